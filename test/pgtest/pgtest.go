@@ -100,7 +100,9 @@ func Shared(tb testing.TB) *Server {
 }
 
 // Main runs the tests, stops the shared server and exits.
-func Main(m *testing.M) { os.Exit(StopAfter(m).Run()) }
+func Main(m *testing.M) {
+	os.Exit(StopAfter(m).Run()) //nolint:forbidigo // it is the body of a TestMain
+}
 
 // StopAfter is m with the shared server stopped behind it.
 func StopAfter(m interface{ Run() int }) interface{ Run() int } { return stopAfter{m} }

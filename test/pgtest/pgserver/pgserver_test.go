@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,10 +233,7 @@ func TestOwnChildrenAreFound(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range found {
-		if pid == cmd.Process.Pid {
-			return
-		}
+	if !slices.Contains(found, cmd.Process.Pid) {
+		t.Errorf("%d is not in %v", cmd.Process.Pid, found)
 	}
-	t.Errorf("%d is not in %v", cmd.Process.Pid, found)
 }

@@ -143,13 +143,13 @@ func (p *process) signalAndWait(sig syscall.Signal, limit time.Duration) error {
 // kill takes the postmaster and every child without a word, as the kernel's
 // out-of-memory killer or a power cut would.
 func (p *process) kill() {
-	// Stopped first, it cannot replace a child between the list and the kill.
+	// Stopped, the postmaster neither replaces a child nor tells the others;
+	// killed last, it leaves nobody who could notice its end and say goodbye.
 	_ = syscall.Kill(p.pid, syscall.SIGSTOP)
-	victims := children(p.pid)
-	_ = syscall.Kill(p.pid, syscall.SIGKILL)
-	for _, pid := range victims {
+	for _, pid := range children(p.pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
+	_ = syscall.Kill(p.pid, syscall.SIGKILL)
 	<-p.ended
 	<-p.logged
 	removeSharedMemory(p.data)
