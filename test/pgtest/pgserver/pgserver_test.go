@@ -228,7 +228,7 @@ func TestOwnChildrenAreFound(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	found := children(os.Getpid())
+	found := Children(os.Getpid())
 	stdin.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)

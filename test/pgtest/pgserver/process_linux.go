@@ -146,7 +146,7 @@ func (p *process) kill() {
 	// Stopped, the postmaster neither replaces a child nor tells the others;
 	// killed last, it leaves nobody who could notice its end and say goodbye.
 	_ = syscall.Kill(p.pid, syscall.SIGSTOP)
-	for _, pid := range children(p.pid) {
+	for _, pid := range Children(p.pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	_ = syscall.Kill(p.pid, syscall.SIGKILL)
@@ -155,8 +155,8 @@ func (p *process) kill() {
 	removeSharedMemory(p.data)
 }
 
-// children lists the processes whose parent is pid.
-func children(pid int) []int {
+// Children lists the processes whose parent is pid.
+func Children(pid int) []int {
 	var out []int
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the only error is a bad pattern
 	for _, path := range stats {
