@@ -223,7 +223,7 @@ func TestTheBudgetOracleSeesPeakAndRefusals(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	time.Sleep(50 * time.Millisecond) // the oracle samples a real server
+	time.Sleep(50 * time.Millisecond) // sleep: the oracle samples a real server
 	for _, c := range conns {
 		c.Close(ctx)
 	}
