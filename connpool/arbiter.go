@@ -29,7 +29,7 @@ type Arbiter[R Resource] struct {
 	lastNow  int64
 
 	conns      []*Conn[R] // one per slot held, in no order
-	n          [numStates]int
+	n          tally
 	lru        list[Conn[R]] // idle connections of all pools, longest idle first
 	bequeathed list[Conn[R]] // draining, with an heir
 	orphans    list[Conn[R]] // draining, without
@@ -38,6 +38,7 @@ type Arbiter[R Resource] struct {
 	waits   list[UserPool[R]] // pools that have waiters
 	needy   needy[R]          // pools that need a slot
 	waiting int
+	heirs   int // draining connections with an heir
 
 	seq    uint64 // last arrival
 	connID uint64
@@ -72,46 +73,46 @@ func (a *Arbiter[R]) Get(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops 
 		return nil, a.refusePool()
 	}
 	a.mu.Lock()
-	if p.gone {
-		a.mu.Unlock()
-		return a.getAgain(p, w, b, now, ops)
-	}
 	defer a.mu.Unlock()
-	return a.getLocked(p, w, b, now, ops)
-}
-
-// getAgain is Get for a pool that was forgotten while a session remembered it.
-func (a *Arbiter[R]) getAgain(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops *[]Op[R]) (*Conn[R], error) {
-	for {
-		if p = a.create(p.handle); p == nil {
-			return nil, a.refusePool()
-		}
-		a.mu.Lock()
-		if !p.gone {
-			defer a.mu.Unlock()
-			return a.getLocked(p, w, b, now, ops)
-		}
-		a.mu.Unlock()
+	// A pool that was forgotten is empty, and nothing idle can be claimed when
+	// the arbiter is closed: both are left to the slow half.
+	if c := p.takeIdle(b); c != nil {
+		p.asked(now)
+		return c, nil
 	}
+	return a.getSlow(p, w, b, now, ops)
 }
 
-func (a *Arbiter[R]) getLocked(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops *[]Op[R]) (*Conn[R], error) {
+// getSlow is the slow half of Get: p has no idle connection that could be
+// claimed.
+func (a *Arbiter[R]) getSlow(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops *[]Op[R]) (*Conn[R], error) {
 	if w.queued {
 		panic("bug: Get with a waiter that is queued")
 	}
-	p.lastUsed = now
-	p.totals.Gets++
-	a.totals.Gets++
+	if p.gone {
+		if p = a.successor(p); p == nil {
+			return nil, a.refusePoolLocked()
+		}
+		if c := p.takeIdle(b); c != nil {
+			p.asked(now)
+			return c, nil
+		}
+	}
+	p.asked(now)
 	if a.closed {
 		return nil, ErrClosed
-	}
-	if c := p.takeIdle(b); c != nil {
-		return c, nil
 	}
 	return nil, a.wait(p, w, b, now, ops)
 }
 
-// wait is the slow half of Get: no idle connection could be claimed.
+// asked counts a Get.
+func (p *UserPool[R]) asked(now int64) {
+	p.arb.totals.Gets++
+	p.totals.Gets++
+	p.lastUsed = now
+}
+
+// wait queues w, if it may.
 func (a *Arbiter[R]) wait(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops *[]Op[R]) error {
 	a.refresh(now)
 	p.refresh(now)
@@ -120,12 +121,12 @@ func (a *Arbiter[R]) wait(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops
 		a.totals.FailedFast++
 		return p.lastErr
 	}
-	if p.waiters.all.n >= a.cfg.MaxWaiters {
+	if p.waiters.n >= a.cfg.MaxWaiters {
 		p.totals.Refused++
 		a.totals.Refused++
 		return &RefusedError{
 			Key: p.key, What: "waiting borrows of this user",
-			Value: p.waiters.all.n, Limit: a.cfg.MaxWaiters,
+			Value: p.waiters.n, Limit: a.cfg.MaxWaiters,
 			InUse: a.n[Active], Capacity: a.capacity,
 			Knob: "--connpool-max-waiters",
 		}
@@ -148,6 +149,11 @@ func (a *Arbiter[R]) Put(c *Conn[R], now int64, ops *[]Op[R]) {
 		panic(fmt.Sprintf("bug: Put of server connection %d, which is %v", c.id, c.state))
 	}
 	c.pool.lastUsed = now
+	c.loop = c.res.Loop()
+	if a.unweighed(c, now) {
+		a.park(c, now)
+		return
+	}
 	a.settle(c, now, ops)
 }
 
@@ -166,17 +172,11 @@ func (a *Arbiter[R]) Unclaimed(c *Conn[R], now int64, ops *[]Op[R]) {
 // settle finds the next use of a connection that the caller owns: Active (at
 // its release), Idle (claimed by its loop) or Dialing (just dialled).
 func (a *Arbiter[R]) settle(c *Conn[R], now int64, ops *[]Op[R]) {
-	p := c.pool
 	c.loop = c.res.Loop()
+	p := c.pool
 	switch decide(a.freed(c, now), a.cfg.SwitchAfter) {
 	case keepIdle:
-		if c.state != Idle {
-			c.idleSince = now
-			c.setState(Idle)
-			p.idle.pushFront(&c.inPool, c)
-			a.lru.pushBack(&c.inArbiter, c)
-		}
-		c.res.Park() // the last touch
+		a.park(c, now)
 	case giveToWaiter:
 		w := p.waiters.pop(c.loop, a.cfg.MaxSkips)
 		p.removed()
@@ -190,6 +190,24 @@ func (a *Arbiter[R]) settle(c *Conn[R], now int64, ops *[]Op[R]) {
 		a.retire(c, ops)
 		a.dispatch(now, ops)
 	}
+}
+
+// unweighed reports that the snapshot would hold nothing to weigh, for which
+// decide says keepIdle: the hot path does without taking it.
+func (a *Arbiter[R]) unweighed(c *Conn[R], now int64) bool {
+	return a.waiting == 0 && !a.closed && now < c.retireAt &&
+		a.n[Idle] < a.maxIdle && len(a.conns)-a.n[Draining] <= a.capacity
+}
+
+// park makes c idle, or leaves it at its place when it is.
+func (a *Arbiter[R]) park(c *Conn[R], now int64) {
+	if c.state != Idle {
+		c.idleSince = now
+		c.setState(Idle)
+		c.pool.idle.pushFront(&c.inPool)
+		a.lru.pushBack(&c.inArbiter)
+	}
+	c.res.Park() // the last touch
 }
 
 // freed takes the snapshot that decide judges.
@@ -207,11 +225,11 @@ func (a *Arbiter[R]) freed(c *Conn[R], now int64) freed {
 		held:     time.Duration(now - c.openedAt),
 	}
 	if w := p.waiters.all.front(); w != nil {
-		f.own = claim{p.waiters.all.n, w.seq, time.Duration(now - w.since), p.incoming()}
+		f.own = claim{p.waiters.n, w.seq, time.Duration(now - w.since), p.incoming()}
 	}
 	if o := a.needy.top(); o != nil && o != p {
 		w := o.waiters.all.front()
-		f.other = claim{o.waiters.all.n, w.seq, time.Duration(now - w.since), o.incoming()}
+		f.other = claim{o.waiters.n, w.seq, time.Duration(now - w.since), o.incoming()}
 	}
 	return f
 }
@@ -248,7 +266,7 @@ func (a *Arbiter[R]) drain(c *Conn[R]) {
 	}
 	wasDialing := c.state == Dialing
 	c.setState(Draining)
-	a.orphans.pushBack(&c.inArbiter, c)
+	a.orphans.pushBack(&c.inArbiter)
 	if wasDialing {
 		c.pool.recount()
 	}

@@ -43,7 +43,7 @@ func (s State) String() string {
 }
 
 // next has, per state, one bit for each state it may move to.
-var next = [numStates]uint8{
+var next = [numCounters]uint8{
 	Dialing:  1<<Idle | 1<<Active | 1<<Draining | 1<<Closed,
 	Idle:     1<<Active | 1<<Draining | 1<<Closed,
 	Active:   1<<Idle | 1<<Draining | 1<<Closed,
@@ -114,13 +114,33 @@ func (c *Conn[R]) State() State {
 // cannot drift from the truth.
 func (c *Conn[R]) setState(to State) {
 	from := c.state
-	if next[from]&(1<<to) == 0 {
-		panic(fmt.Sprintf("bug: server connection %d: %v -> %v", c.id, from, to))
+	if next[from%numCounters]&(1<<to) == 0 {
+		panic(illegal{c.id, from, to})
 	}
-	p := c.pool
-	p.n[from]--
-	p.n[to]++
-	p.arb.n[from]--
-	p.arb.n[to]++
 	c.state = to
+	p := c.pool
+	p.n.move(from, to)
+	p.arb.n.move(from, to)
+}
+
+// illegal is what setState panics with; its text is made only when it is read,
+// which keeps setState small.
+type illegal struct {
+	id       uint64
+	from, to State
+}
+
+func (e illegal) Error() string {
+	return fmt.Sprintf("bug: server connection %d: %v -> %v", e.id, e.from, e.to)
+}
+
+// tally counts connections per state; its length is a power of two, so that
+// the index needs no check. The count of Closed only grows.
+type tally [numCounters]int
+
+const numCounters = 8
+
+func (t *tally) move(from, to State) {
+	t[from%numCounters]--
+	t[to%numCounters]++
 }

@@ -64,15 +64,16 @@ func (a *Arbiter[R]) dispatch(now int64, ops *[]Op[R]) {
 // under the limit, to the pools in need.
 func (a *Arbiter[R]) inherit() {
 	live := len(a.conns) - a.n[Draining]
-	for room := a.limit() - live - a.bequeathed.n; room > 0; room-- {
+	for room := a.limit() - live - a.heirs; room > 0; room-- {
 		c, p := a.orphans.front(), a.needy.top()
 		if c == nil || p == nil {
 			return
 		}
 		a.orphans.remove(&c.inArbiter)
-		a.bequeathed.pushBack(&c.inArbiter, c)
+		a.bequeathed.pushBack(&c.inArbiter)
 		c.heir = p
 		p.heirs++
+		a.heirs++
 		p.recount()
 	}
 }
@@ -85,8 +86,9 @@ func (a *Arbiter[R]) disinherit(c *Conn[R]) {
 	}
 	c.heir = nil
 	a.bequeathed.remove(&c.inArbiter)
-	a.orphans.pushBack(&c.inArbiter, c)
+	a.orphans.pushBack(&c.inArbiter)
 	p.heirs--
+	a.heirs--
 	p.recount()
 }
 
@@ -94,6 +96,7 @@ func (a *Arbiter[R]) disinherit(c *Conn[R]) {
 func (a *Arbiter[R]) dial(p *UserPool[R], ops *[]Op[R]) {
 	a.connID++
 	c := &Conn[R]{id: a.connID, pool: p, state: Dialing, slot: len(a.conns), retireAt: neverNS}
+	c.inPool.owner, c.inArbiter.owner = c, c
 	a.conns = append(a.conns, c)
 	a.n[Dialing]++
 	p.n[Dialing]++

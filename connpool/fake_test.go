@@ -140,6 +140,13 @@ func (r *rig) dialed(c *Conn[res], loop int)      { r.a.Dialed(c, newFake(loop),
 func (r *rig) tick(loop int)                      { r.a.Tick(loop, r.now, &r.ops) }
 func (r *rig) states(p *UserPool[res]) (s Counts) { return p.Stats().Counts }
 
+func length[T any](l *list[T]) (n int) {
+	for k := l.head; k != nil; k = k.next {
+		n++
+	}
+	return n
+}
+
 // audit recomputes from the lists everything the Arbiter counts, and checks
 // what must hold between two calls.
 func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
@@ -147,17 +154,17 @@ func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
 	defer a.mu.Unlock()
 	bug := func(format string, args ...any) { t.Fatalf("audit: %s", fmt.Sprintf(format, args...)) }
 
-	type tally struct {
+	type sum struct {
 		n              [numStates]int
 		heirs, dialing int
 	}
 	total := [numStates]int{}
-	pools := map[*UserPool[res]]*tally{}
+	pools := map[*UserPool[res]]*sum{}
 	for i, p := range a.pools {
 		if p.index != i || p.gone {
 			bug("pool %d has index %d, gone %v", i, p.index, p.gone)
 		}
-		pools[p] = &tally{}
+		pools[p] = &sum{}
 	}
 	claimable := map[*UserPool[res]]bool{}
 	anyClaimable := false
@@ -212,10 +219,10 @@ func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
 		}
 		local := 0
 		for _, l := range p.waiters.byLoop {
-			local += l.n
+			local += length(&l)
 		}
-		if n != p.waiters.all.n || n != local {
-			bug("pool %v: %d waiters in the queue, %d counted, %d by loop", p.key, n, p.waiters.all.n, local)
+		if n != p.waiters.n || n != local {
+			bug("pool %v: %d waiters in the queue, %d counted, %d by loop", p.key, n, p.waiters.n, local)
 		}
 		waiting += n
 		n = 0
@@ -224,7 +231,7 @@ func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
 				bug("connection %d is in the idle list and %v", k.owner.id, k.owner.state)
 			}
 		}
-		if n != tl.n[Idle] || n != p.idle.n {
+		if n != tl.n[Idle] {
 			bug("pool %v: %d in the idle list, %d idle", p.key, n, tl.n[Idle])
 		}
 		idle += n
@@ -235,7 +242,7 @@ func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
 			continue
 		}
 		// No waiter is starved.
-		if p.waiters.all.n > 0 && claimable[p] {
+		if p.waiters.n > 0 && claimable[p] {
 			bug("pool %v has waiters and a claimable idle connection", p.key)
 		}
 		if p.need() > 0 && len(a.conns) < a.limit() {
@@ -245,16 +252,16 @@ func audit(t interface{ Fatalf(string, ...any) }, a *Arbiter[res]) {
 			bug("pool %v needs %d, and another pool has a claimable idle connection", p.key, p.need())
 		}
 	}
-	if waiting != a.waiting || idle != a.lru.n || !slices.Equal(total[:Closed], a.n[:Closed]) {
-		bug("waiting %d/%d, idle %d/%d, states %v/%v", waiting, a.waiting, idle, a.lru.n, total, a.n)
+	if waiting != a.waiting || idle != length(&a.lru) || !slices.Equal(total[:Closed], a.n[:Closed]) {
+		bug("waiting %d/%d, idle %d/%d, states %v/%v", waiting, a.waiting, idle, length(&a.lru), total, a.n)
 	}
-	if a.orphans.n+a.bequeathed.n != total[Draining] {
-		bug("%d orphans + %d bequeathed, %d draining", a.orphans.n, a.bequeathed.n, total[Draining])
+	if o, b := length(&a.orphans), length(&a.bequeathed); o+b != total[Draining] || b != a.heirs {
+		bug("%d orphans + %d bequeathed, %d draining, %d heirs", o, b, total[Draining], a.heirs)
 	}
 	if a.closed && (waiting > 0 || anyClaimable) {
 		bug("closed with %d waiters, claimable idle connections: %v", waiting, anyClaimable)
 	}
-	if w := a.waits.n; w > 0 != (waiting > 0) {
+	if w := length(&a.waits); w > 0 != (waiting > 0) {
 		bug("%d pools with waiters, %d waiters", w, waiting)
 	}
 }

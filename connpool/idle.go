@@ -13,7 +13,17 @@ func (p *UserPool[R]) takeIdle(b Borrow) *Conn[R] {
 	if k == nil {
 		return nil
 	}
-	var best [4]*Conn[R] // newest per quality
+	if c := k.owner; c.settings == b.Settings && c.loop == b.Loop && c.res.TryClaim(b.Loop) {
+		p.arb.borrowIdle(c, b)
+		return c
+	}
+	return p.searchIdle(b)
+}
+
+// searchIdle is the slow half of takeIdle.
+func (p *UserPool[R]) searchIdle(b Borrow) *Conn[R] {
+	var best [3]*Conn[R] // the newest per quality, but the best quality is taken at sight
+	k := p.idle.head
 	for i := 0; i < idleScan && k != nil; i, k = i+1, k.next {
 		c := k.owner
 		q := 0
@@ -28,9 +38,7 @@ func (p *UserPool[R]) takeIdle(b Borrow) *Conn[R] {
 				p.arb.borrowIdle(c, b)
 				return c
 			}
-			continue
-		}
-		if best[q] == nil {
+		} else if best[q] == nil {
 			best[q] = c
 		}
 	}

@@ -1,7 +1,8 @@
 package connpool
 
-// link makes its owner a member of a list without allocating. A value is in
-// at most one list; the list it is in is known by the owner's state.
+// link makes its owner a member of a list without allocating. A link is in at
+// most one list; which one is known by the owner's state. Whoever makes the
+// owner sets owner, once.
 type link[T any] struct {
 	prev, next *link[T]
 	owner      *T
@@ -12,7 +13,6 @@ type link[T any] struct {
 // slice of lists may grow.
 type list[T any] struct {
 	head, tail *link[T]
-	n          int
 }
 
 func (l *list[T]) front() *T {
@@ -22,26 +22,24 @@ func (l *list[T]) front() *T {
 	return l.head.owner
 }
 
-func (l *list[T]) pushFront(k *link[T], owner *T) {
-	k.owner, k.prev, k.next = owner, nil, l.head
+func (l *list[T]) pushFront(k *link[T]) {
+	k.prev, k.next = nil, l.head
 	if l.head != nil {
 		l.head.prev = k
 	} else {
 		l.tail = k
 	}
 	l.head = k
-	l.n++
 }
 
-func (l *list[T]) pushBack(k *link[T], owner *T) {
-	k.owner, k.prev, k.next = owner, l.tail, nil
+func (l *list[T]) pushBack(k *link[T]) {
+	k.prev, k.next = l.tail, nil
 	if l.tail != nil {
 		l.tail.next = k
 	} else {
 		l.head = k
 	}
 	l.tail = k
-	l.n++
 }
 
 func (l *list[T]) remove(k *link[T]) {
@@ -55,6 +53,5 @@ func (l *list[T]) remove(k *link[T]) {
 	} else {
 		l.tail = k.prev
 	}
-	k.prev, k.next = nil, nil
-	l.n--
+	k.prev, k.next = nil, nil // what has left must not keep others from being collected
 }

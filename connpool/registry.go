@@ -38,6 +38,7 @@ func (a *Arbiter[R]) create(h Handle) *UserPool[R] {
 	}
 	byKey := maps.Clone(old)
 	p := &UserPool[R]{arb: a, handle: h, key: h.Value(), heap: -1}
+	p.inWaits.owner = p
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,9 +123,26 @@ func (a *Arbiter[R]) collect(stale []*UserPool[R], now int64) {
 	a.registry.byKey.Store(&byKey)
 }
 
+// successor finds the pool that has taken the place of p, which was forgotten
+// while a session remembered it. Called with the lock, which it lets go of
+// meanwhile because of the lock order.
+func (a *Arbiter[R]) successor(p *UserPool[R]) *UserPool[R] {
+	for p != nil && p.gone {
+		h := p.handle
+		a.mu.Unlock()
+		p = a.create(h)
+		a.mu.Lock()
+	}
+	return p
+}
+
 func (a *Arbiter[R]) refusePool() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.refusePoolLocked()
+}
+
+func (a *Arbiter[R]) refusePoolLocked() error {
 	a.totals.Refused++
 	return &RefusedError{
 		What: "user pools", Value: len(a.pools), Limit: a.cfg.MaxPools,

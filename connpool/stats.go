@@ -25,7 +25,7 @@ func (c Counts) Held() int { return c.Dialing + c.Idle + c.Active + c.Draining }
 // InUse is the number of connections lent.
 func (c Counts) InUse() int { return c.Active }
 
-func counts(n *[numStates]int) Counts {
+func counts(n *tally) Counts {
 	return Counts{Dialing: n[Dialing], Idle: n[Idle], Active: n[Active], Draining: n[Draining]}
 }
 
@@ -75,7 +75,7 @@ func (p *UserPool[R]) Stats() PoolStats {
 	p.arb.mu.Lock()
 	defer p.arb.mu.Unlock()
 	s := PoolStats{
-		Key: p.key, Counts: counts(&p.n), Waiting: p.waiters.all.n,
+		Key: p.key, Counts: counts(&p.n), Waiting: p.waiters.n,
 		Down: p.lastErr, LastUsed: p.lastUsed, Totals: p.totals,
 	}
 	if w := p.waiters.all.front(); w != nil {

@@ -19,15 +19,24 @@ func (a *Arbiter[R]) Tick(loop int, now int64, ops *[]Op[R]) {
 func (a *Arbiter[R]) tick(loop int, now int64, ops *[]Op[R]) []*UserPool[R] {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for range min(tickPools, a.waits.n) {
-		p := a.waits.front()
-		a.waits.remove(&p.inWaits)
-		a.waits.pushBack(&p.inWaits, p)
-		p.refresh(now)
-	}
+	a.retry(now)
 	a.expire(loop, now, ops)
 	a.dispatch(now, ops)
 	return a.inactive(now)
+}
+
+// retry ends the back-off of the next few waiting pools whose time has come,
+// and moves them to the end.
+func (a *Arbiter[R]) retry(now int64) {
+	first := a.waits.front()
+	for i, p := 0, first; i < tickPools && p != nil; i++ {
+		a.waits.remove(&p.inWaits)
+		a.waits.pushBack(&p.inWaits)
+		p.refresh(now)
+		if p = a.waits.front(); p == first {
+			return
+		}
+	}
 }
 
 // expire goes on where the loop's last Tick stopped.

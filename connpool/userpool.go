@@ -30,7 +30,7 @@ type UserPool[R Resource] struct {
 	index    int // in Arbiter.pools
 	gone     bool
 	lastUsed int64
-	n        [numStates]int
+	n        tally
 	idle     list[Conn[R]] // newest first
 	waiters  queue[R]
 	inWaits  link[UserPool[R]] // member of Arbiter.waits while it has waiters
@@ -56,7 +56,7 @@ func (p *UserPool[R]) Handle() Handle { return p.handle }
 func (p *UserPool[R]) live() int { return p.n[Dialing] + p.n[Idle] + p.n[Active] }
 
 func (p *UserPool[R]) empty() bool {
-	return p.waiters.all.n == 0 && p.live()+p.n[Draining] == 0
+	return p.waiters.n == 0 && p.live()+p.n[Draining] == 0
 }
 
 // incoming counts the slots on their way to the pool's waiters.
@@ -65,7 +65,7 @@ func (p *UserPool[R]) incoming() int { return p.n[Dialing] + p.heirs }
 // need is how many more slots the pool should be brought: dials never exceed
 // waiters, and a pool whose last dial failed has at most one on the way.
 func (p *UserPool[R]) need() int {
-	want := p.waiters.all.n
+	want := p.waiters.n
 	switch p.health {
 	case blocked:
 		return 0
@@ -89,8 +89,8 @@ func (p *UserPool[R]) enqueue(w *Waiter[R], b Borrow, now int64) {
 	a.seq++
 	w.pool, w.borrow, w.seq, w.since, w.skips = p, b, a.seq, now, 0
 	p.waiters.push(w)
-	if p.waiters.all.n == 1 {
-		a.waits.pushBack(&p.inWaits, p)
+	if p.waiters.n == 1 {
+		a.waits.pushBack(&p.inWaits)
 	}
 	a.waiting++
 	p.recount()
@@ -99,7 +99,7 @@ func (p *UserPool[R]) enqueue(w *Waiter[R], b Borrow, now int64) {
 // removed follows each removal of a waiter from the pool's queue.
 func (p *UserPool[R]) removed() {
 	p.arb.waiting--
-	if p.waiters.all.n == 0 {
+	if p.waiters.n == 0 {
 		p.arb.waits.remove(&p.inWaits)
 	}
 	p.recount()

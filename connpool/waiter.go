@@ -47,23 +47,27 @@ func (w *Waiter[R]) Since() int64 { return w.since }
 // once more by loop, so that a release finds the oldest one of its own loop at
 // once.
 type queue[R Resource] struct {
+	n      int
 	all    list[Waiter[R]]
 	byLoop []list[Waiter[R]] // index: loop; as long as the highest loop that ever waited
 }
 
 func (q *queue[R]) push(w *Waiter[R]) {
-	q.all.pushBack(&w.inPool, w)
+	q.n++
+	w.inPool.owner, w.inLoop.owner = w, w
+	q.all.pushBack(&w.inPool)
 	if loop := w.borrow.Loop; loop >= 0 {
 		for loop >= len(q.byLoop) {
 			q.byLoop = append(q.byLoop, list[Waiter[R]]{})
 		}
-		q.byLoop[loop].pushBack(&w.inLoop, w)
+		q.byLoop[loop].pushBack(&w.inLoop)
 	}
 	w.queued = true
 }
 
 // remove is the linearization point of every outcome.
 func (q *queue[R]) remove(w *Waiter[R]) {
+	q.n--
 	q.all.remove(&w.inPool)
 	if loop := w.borrow.Loop; loop >= 0 {
 		q.byLoop[loop].remove(&w.inLoop)
