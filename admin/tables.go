@@ -118,7 +118,7 @@ func (c *Console) clientRows() [][]Value {
 		rows = append(rows, []Value{
 			Text("C"), Text(r.User), Text(r.Database), Text("none"), Text(r.State),
 			Text(r.Addr), Int(int64(r.Port)), Text(r.LocalAddr), Int(int64(r.LocalPort)),
-			timestamp(r.Connected), timestamp(r.Requested), wait, waitUS, flag(r.CloseNeeded),
+			timestamp(r.Connected), timestamp(r.Requested), wait, waitUS, boolean(r.CloseNeeded),
 			Text(clientPtr(r.ID)), Text(serverPtr(r.Server)), Int(int64(r.RemotePID)), Text(r.TLS),
 			Text(r.ApplicationName), Int(int64(r.PreparedStatements)), count(r.ID),
 			Int(int64(r.Loop)), Text(strings.Join(r.Pins, ",")),
@@ -135,7 +135,7 @@ func (c *Console) serverRows() [][]Value {
 		rows = append(rows, []Value{
 			Text("S"), Text(r.User), Text(r.Database), Text("none"), Text(r.State),
 			Text(r.Addr), Int(int64(r.Port)), Text(r.LocalAddr), Int(int64(r.LocalPort)),
-			timestamp(r.Connected), timestamp(r.Requested), Int(0), Int(0), flag(r.CloseNeeded),
+			timestamp(r.Connected), timestamp(r.Requested), Int(0), Int(0), boolean(r.CloseNeeded),
 			Text(serverPtr(r.ID)), Text(clientPtr(r.Client)), Int(int64(r.RemotePID)), Text(r.TLS),
 			Text(r.ApplicationName), Int(int64(r.PreparedStatements)), count(r.ID),
 			Int(int64(r.Loop)), count(r.Settings), Text(strings.Join(r.Pins, ",")),
@@ -202,7 +202,7 @@ func (c *Console) databaseRows() [][]Value {
 			Int(int64(d.ServerLifetime / time.Second)), textOrNull(d.Mode), Null(),
 			Int(int64(d.MaxConnections)), Int(int64(current[name].servers)),
 			Int(int64(d.MaxClients)), Int(int64(current[name].clients)),
-			flag(d.Paused), flag(d.Disabled),
+			boolean(d.Paused), boolean(d.Disabled),
 		})
 	}
 	return rows

@@ -79,8 +79,8 @@ func Int(n int64) Value { return Value{kind: kindInt, num: n} }
 // count is an int8 cell for counters, which do not reach 2^63.
 func count(n uint64) Value { return Int(int64(n)) }
 
-// flag is 1 or 0, PgBouncer's booleans.
-func flag(b bool) Value {
+// boolean is 1 or 0, PgBouncer's booleans.
+func boolean(b bool) Value {
 	if b {
 		return Int(1)
 	}
