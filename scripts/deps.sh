@@ -20,10 +20,26 @@ have_server() {
     have postgres && have initdb
 }
 
-python() { if [ -x .cache/venv/bin/python ]; then echo .cache/venv/bin/python; else echo python3; fi; }
+# have_psycopg looks where test/pgtest/python.go does.
+have_psycopg() {
+    local py
+    for py in .cache/venv/bin/python python3 /usr/bin/python3; do
+        if "$py" -c 'import psycopg' >/dev/null 2>&1; then return 0; fi
+    done
+    return 1
+}
+
+cannot_install() { ! have apt-get || [ "$(id -u)" -ne 0 ]; }
+
+# venv is the way to psycopg without root: pip, into a folder of this clone.
+venv() {
+    have python3 || return 1
+    echo "installing psycopg into .cache/venv" >&2
+    python3 -m venv .cache/venv </dev/null >&2 && .cache/venv/bin/pip install -q 'psycopg[binary]==3.2.9' </dev/null >&2
+}
 
 want_postgres() { if ! have_server || ! have psql; then missing+=(postgresql postgresql-client); fi; }
-want_e2e()      { if ! "$(python)" -c 'import psycopg' 2>/dev/null; then missing+=(python3 python3-psycopg); fi; }
+want_e2e()      { if ! have_psycopg && ! { cannot_install && venv; }; then missing+=(python3 python3-psycopg); fi; }
 want_bench()    { if ! have pgbouncer; then missing+=(pgbouncer); fi; }
 want_cc()       { if ! have gcc && ! have cc; then missing+=(gcc libc6-dev); fi; }
 
@@ -50,7 +66,7 @@ for want in "$@"; do
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
-if ! have apt-get || [ "$(id -u)" -ne 0 ]; then
+if cannot_install; then
     echo "Missing here: ${missing[*]} (Debian's names). Install them, for example with: sudo apt-get install --no-install-recommends ${missing[*]}" >&2
     exit 1
 fi
@@ -58,4 +74,4 @@ echo "installing ${missing[*]}" >&2
 no_services
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq </dev/null >&2
-apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >&2
+apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" </dev/null >&2

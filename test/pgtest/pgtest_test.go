@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -226,4 +227,22 @@ func tryStart(t *testing.T, o pgtest.Options) error {
 		return err2
 	}
 	return err
+}
+
+func TestPythonImportsPsycopg(t *testing.T) {
+	s := pgtest.Shared(t)
+	script := "import sys, psycopg; print(psycopg.connect(sys.argv[1]).execute('select 6 * 7').fetchone()[0])"
+	out, err := exec.Command(pgtest.Python(t), "-c", script, s.URL("app", "app")).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "42" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestToolsOfTheServerAreFound(t *testing.T) {
+	s := pgtest.Shared(t)
+	for _, tool := range []string{"psql", "pgbench", "pg_dump"} {
+		if out, err := exec.Command(s.Tool(t, tool), "--version").CombinedOutput(); err != nil || !strings.Contains(string(out), "PostgreSQL") {
+			t.Errorf("%s: %v\n%s", tool, err, out)
+		}
+	}
 }

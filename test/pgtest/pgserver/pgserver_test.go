@@ -166,7 +166,7 @@ func TestAKilledOwnerTakesItsServerAlongAndTheNextStartSweeps(t *testing.T) {
 	_ = cmd.Wait()       // "signal: killed"
 	const limit = 30_000 // ms
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(postmaster), Events: unix.POLLIN}}, limit); n != 1 {
-		t.Fatalf("postgres %d outlived its owner by %d ms: %v", pid, limit, err)
+		t.Fatalf("postgres %d outlived its owner by %d ms: %v", pid, limit, errors.Join(err, unix.PidfdSendSignal(postmaster, unix.SIGQUIT, nil, 0)))
 	}
 	// Its children hold the folder's lock as well, so getting it says that
 	// they are gone.
