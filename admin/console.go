@@ -128,7 +128,8 @@ type session struct {
 	conn     net.Conn
 	wire     *pgproto3.Backend
 	queued   int   // bytes sent to wire and not flushed, about
-	broken   error // of the first write that failed; nothing is written after it
+	broken   error // why nothing is written any more: a write failed or ctx ended
+	torn     bool  // a write failed, perhaps in the middle of a message
 	txStatus byte
 	extended extended
 }
@@ -173,8 +174,12 @@ func (c *Console) Serve(ctx context.Context, conn net.Conn, who ConsoleSession) 
 	return s.run(ctx)
 }
 
-// farewell tries to tell the client why it goes.
+// farewell tries to tell the client why it goes, unless the message could end
+// up inside another one.
 func (s *session) farewell(why *Error) {
+	if s.torn {
+		return
+	}
 	_ = s.conn.SetDeadline(time.Now().Add(farewellTimeout))
 	s.wire.Send(response("FATAL", why))
 	_ = s.wire.Flush()
@@ -376,7 +381,7 @@ func (s *session) flush(ctx context.Context) error {
 		return s.broken
 	}
 	if err := s.wire.Flush(); err != nil {
-		s.broken = fmt.Errorf("write to console client: %w", err)
+		s.torn, s.broken = true, fmt.Errorf("write to console client: %w", err)
 	}
 	return s.broken
 }

@@ -484,6 +484,44 @@ func TestClientThatDoesNotReadIsGivenUpAfterTheWriteTimeout(t *testing.T) {
 	})
 }
 
+func TestShutdownDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  time.Duration // of ctx, after the reply was begun; 0 = before
+		want time.Duration
+	}{
+		"while the command runs":       {0, farewellTimeout},
+		"in the middle of the writing": {5 * time.Second, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				c := newTestConsole(t, nil)
+				c.RegisterVerb(Verb{Name: "STOP", Usage: "STOP", Run: func(context.Context, ConsoleSession, []string) error {
+					if tt.end == 0 {
+						cancel()
+						synctest.Wait() // the interruption is through
+					} else {
+						time.AfterFunc(tt.end, cancel)
+					}
+					return nil
+				}})
+				conn, done := serve(ctx, t, c, testAdmin)
+				w := newWire(t, conn)
+				w.until(untilReady)
+				w.send(&pgproto3.Query{String: "STOP"})
+				start := time.Now()
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Errorf("Serve returned %v", err)
+				}
+				if took := time.Since(start); took != tt.want {
+					t.Errorf("took %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestLargeTablesAreWrittenInPortions(t *testing.T) {
 	src := &fakeSource{}
 	for i := range 5000 {

@@ -166,14 +166,13 @@ func TestFlushAnswersWithoutSync(t *testing.T) {
 }
 
 func TestStatementsAndPortalsAreBounded(t *testing.T) {
-	w := dialConsole(t, newTestConsole(t, nil), testAdmin)
 	var statements, portals []pgproto3.FrontendMessage
 	for i := range maxNamed + 1 {
 		statements = append(statements, &pgproto3.Parse{Name: fmt.Sprint("s", i), Query: "SHOW VERSION"})
 		portals = append(portals, &pgproto3.Bind{DestinationPortal: fmt.Sprint("p", i), PreparedStatement: "s0"})
 	}
 	for what, msgs := range map[string][]pgproto3.FrontendMessage{"statements": statements, "portals": append(statements[:1:1], portals...)} {
-		w = dialConsole(t, newTestConsole(t, nil), testAdmin)
+		w := dialConsole(t, newTestConsole(t, nil), testAdmin)
 		w.send(append(msgs, &pgproto3.Sync{})...)
 		got := w.until(untilReady)
 		if last := got[len(got)-2]; last != "ERROR 54000" {

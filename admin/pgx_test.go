@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"testing"
@@ -88,7 +89,7 @@ func TestPgxGoesOnAfterAnError(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			conn := connect(t, newTestConsole(t, nil), mode)
 			_, err := conn.Exec(t.Context(), "FROBNICATE now")
-			pgErr, ok := err.(*pgconn.PgError)
+			pgErr, ok := errors.AsType[*pgconn.PgError](err)
 			if !ok || pgErr.Code != "42601" || pgErr.Hint == "" {
 				t.Fatalf("got %v, want 42601 with a hint", err)
 			}
