@@ -49,25 +49,10 @@ func Diff(before, after *Config) []Change {
 	return out
 }
 
-type indexed struct {
-	Entry
-	target string // the target it belongs to
-}
-
 func index(c *Config) map[string]indexed {
 	out := map[string]indexed{}
-	for _, e := range c.Entries() {
-		out[e.Key] = indexed{Entry: e}
-	}
-	for i := range c.Targets {
-		name := c.Targets[i].Name
-		for _, f := range fields(&c.Targets[i]) {
-			key := "targets." + name + "." + f.key
-			if e, ok := out[key]; ok {
-				e.target = name
-				out[key] = e
-			}
-		}
+	for _, e := range c.entries() {
+		out[e.Key] = e
 	}
 	return out
 }

@@ -20,6 +20,7 @@ type raw struct {
 type document struct {
 	values    map[string]raw
 	targets   []section
+	broken    bool // not readable as a whole, reported
 	databases map[string]section
 	users     map[string]section
 }
@@ -28,6 +29,7 @@ type document struct {
 type section struct {
 	values map[string]raw
 	src    Source
+	broken bool // no mapping at all, reported
 }
 
 // fileReader turns YAML into a document and collects every mistake with its
@@ -42,7 +44,7 @@ type fileReader struct {
 // right.
 func readDocument(name string, data []byte) (document, mistakes) {
 	r := &fileReader{name: name}
-	doc := document{values: map[string]raw{}}
+	doc := document{values: map[string]raw{}, broken: true}
 	if len(data) > maxFile {
 		r.add(r.at(nil), "", "the file has %d bytes, the limit is %d", len(data), maxFile)
 		return doc, r.mistakes
@@ -54,6 +56,7 @@ func readDocument(name string, data []byte) (document, mistakes) {
 	}
 	switch len(nodes) {
 	case 0: // only comments
+		doc.broken = false
 		return doc, nil
 	case 1:
 	default:
@@ -65,10 +68,11 @@ func readDocument(name string, data []byte) (document, mistakes) {
 		root = root.Content[0]
 	}
 	if root.Kind == yaml.ScalarNode && root.ShortTag() == "!!null" {
+		doc.broken = false
 		return doc, nil
 	}
 	known := fields(&Config{})
-	r.mapping(root, "", func(key string, k, v *yaml.Node) {
+	doc.broken = !r.mapping(root, "", func(key string, k, v *yaml.Node) {
 		switch key {
 		case "targets":
 			doc.targets = r.targets(v)
@@ -108,6 +112,8 @@ func (r *fileReader) syntax(err error) {
 		if le.ContextMsg != "" {
 			msg += fmt.Sprintf(" (%s that began in line %d)", le.ContextMsg, le.ContextMark.Line)
 		}
+	} else if le.Stage == yaml.ComposerStage {
+		msg = "a value that starts with '*' or '&' must be quoted (YAML aliases are not supported)"
 	}
 	r.add(src, "", "%s", msg)
 }
@@ -115,11 +121,11 @@ func (r *fileReader) syntax(err error) {
 // plainName is what may be quoted as a name in a message.
 var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,40}$`)
 
-// mapping calls f for each entry of a mapping.
-func (r *fileReader) mapping(n *yaml.Node, key string, f func(key string, k, v *yaml.Node)) {
+// mapping calls f for each entry of a mapping, and says whether n is one.
+func (r *fileReader) mapping(n *yaml.Node, key string, f func(key string, k, v *yaml.Node)) bool {
 	if n.Kind != yaml.MappingNode {
 		r.add(r.at(n), key, "a mapping (name: value) is expected here")
-		return
+		return false
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -135,6 +141,7 @@ func (r *fileReader) mapping(n *yaml.Node, key string, f func(key string, k, v *
 		seen[k.Value] = k.Line
 		f(k.Value, k, v)
 	}
+	return true
 }
 
 // value stores one scalar or list of scalars under its key.
@@ -214,7 +221,7 @@ func (r *fileReader) targets(n *yaml.Node) (out []section) {
 	for i, e := range n.Content {
 		path := fmt.Sprintf("targets[%d].", i)
 		s := section{values: map[string]raw{}, src: r.at(e)}
-		r.mapping(e, path[:len(path)-1], func(key string, k, v *yaml.Node) {
+		s.broken = !r.mapping(e, path[:len(path)-1], func(key string, k, v *yaml.Node) {
 			r.value(s.values, known, path, key, k, v)
 		})
 		out = append(out, s)

@@ -49,8 +49,9 @@ func Load(in Input) (*Config, error) {
 	}
 	l.seedConflicts()
 	l.resolve()
-	l.mistakes = append(l.mistakes, Mistakes(l.conf.validate(in.NoTarget || l.badFlags, l.broken))...)
+	l.mistakes = append(l.mistakes, Mistakes(l.conf.validate(in.NoTarget, l.broken))...)
 	l.checkFiles()
+	slices.SortStableFunc(l.mistakes, byPlace)
 	return l.conf, l.join()
 }
 
@@ -63,7 +64,7 @@ type loader struct {
 	document document
 	seeds    []seedUse
 	badFlags bool            // the command line was not understood: what is missing may be in it
-	broken   map[string]bool // keys whose text did not parse; they hold a default, not what was meant
+	broken   map[string]bool // keys whose text did not parse; they hold a default, not what was meant. "targets": not all are known
 	mistakes
 }
 
@@ -186,10 +187,14 @@ func (l *loader) file(flags map[string]raw) document {
 	data, err := readBounded(path, maxFile+1)
 	if err != nil {
 		l.addErr(src, "config", err)
+		l.markBroken("targets")
 		return document{}
 	}
 	doc, bad := readDocument(path, data)
 	l.mistakes = append(l.mistakes, bad...)
+	if doc.broken {
+		l.markBroken("targets")
+	}
 	return doc
 }
 
@@ -231,6 +236,7 @@ func (l *loader) flags() map[string]raw {
 		err := set.Parse(args)
 		if err != nil {
 			l.badFlags = true
+			l.markBroken("targets")
 			i := l.flagMistake(err, args)
 			if i >= 0 {
 				args = slices.Delete(args, i, i+1)
@@ -287,6 +293,7 @@ func (l *loader) argument(args []string, out map[string]raw) {
 	src := Source{Kind: FromArgument}
 	if len(args) > 1 {
 		l.add(src, "target", "%d arguments are given, one target URL is expected", len(args))
+		l.markBroken("targets")
 		return
 	}
 	if len(args) == 0 {

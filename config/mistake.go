@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -104,3 +105,18 @@ func (m *mistakes) addErr(src Source, key string, err error) {
 }
 
 func (m mistakes) join() error { return errors.Join(m...) }
+
+// byPlace orders mistakes as a person works them off: command line,
+// environment, file from top to bottom, and what is missing altogether.
+func byPlace(a, b error) int {
+	rank := func(e error) (kind, line int) {
+		m, ok := errors.AsType[*Mistake](e)
+		if !ok {
+			return 0, 0
+		}
+		return -int(m.Source.Kind), m.Source.Line
+	}
+	ka, la := rank(a)
+	kb, lb := rank(b)
+	return cmp.Or(cmp.Compare(ka, kb), cmp.Compare(la, lb))
+}

@@ -15,8 +15,13 @@ type Entry struct {
 	Value   string // secrets masked
 	Source  Source
 	Restart bool // only a restart changes it
+}
 
-	exact string // with secrets, for comparison only
+// indexed is an Entry with what only a comparison needs; it is never printed.
+type indexed struct {
+	Entry
+	exact  string // the value with secrets
+	target string // the target it belongs to, "" = none
 }
 
 // Source is where the value of a key came from. Keys inside a target are
@@ -31,10 +36,20 @@ func (c *Config) Explicit(key string) bool { return c.sources[key].Kind != FromD
 // databases and users: what SHOW CONFIG and `multipooler config` show.
 func (c *Config) Entries() []Entry {
 	var out []Entry
+	for _, e := range c.entries() {
+		out = append(out, e.Entry)
+	}
+	return out
+}
+
+func (c *Config) entries() []indexed {
+	var out []indexed
+	target := ""
 	add := func(path string, f field) {
-		out = append(out, Entry{
-			Key: path + f.key, Value: f.text(), Source: c.sources[path+f.key],
-			Restart: f.restart, exact: f.exact(),
+		out = append(out, indexed{
+			Entry:  Entry{Key: path + f.key, Value: f.text(), Source: c.sources[path+f.key], Restart: f.restart},
+			exact:  f.exact(),
+			target: target,
 		})
 	}
 	own := fields(c)
@@ -48,12 +63,14 @@ func (c *Config) Entries() []Entry {
 		}
 	}
 	for i := range c.Targets {
+		target = c.Targets[i].Name
 		for _, f := range fields(&c.Targets[i]) {
 			if f.key != "name" {
-				add("targets."+c.Targets[i].Name+".", f)
+				add("targets."+target+".", f)
 			}
 		}
 	}
+	target = ""
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
 		o := c.Databases[name]
 		for _, f := range fields(&o) {

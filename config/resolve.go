@@ -70,12 +70,13 @@ func (l *loader) soleTarget() {
 	c, src := l.conf, l.place("target")
 	text, ok := l.deref(src, "target", string(c.Target))
 	if !ok {
+		l.markBroken("targets")
 		return
 	}
 	t, err := ParseURL(text)
 	if err != nil {
 		l.addErr(src, "target", err)
-		l.markBroken("target")
+		l.markBroken("targets")
 		return
 	}
 	c.Target = URL(text)
@@ -121,14 +122,20 @@ func (l *loader) listedTarget(i int, s section) {
 	c := l.conf
 	label := fmt.Sprintf("targets[%d].", i)
 	var t Target
+	if s.broken {
+		l.markBroken("targets")
+		return
+	}
 	if u, ok := s.values["url"]; ok {
 		text, ok := l.deref(u.src, label+"url", u.texts[0])
 		if !ok {
+			l.markBroken("targets")
 			return
 		}
 		parsed, err := ParseURL(text)
 		if err != nil {
 			l.addErr(u.src, label+"url", err)
+			l.markBroken("targets")
 			return
 		}
 		t = parsed
@@ -147,7 +154,13 @@ func (l *loader) listedTarget(i int, s section) {
 	}
 	if t.Name == "" {
 		l.add(s.src, label+"name", "the name is missing")
-		t.Name = fmt.Sprintf("#%d", i)
+		l.markBroken("targets")
+		return
+	}
+	if _, twice := c.target(t.Name); twice {
+		l.add(s.values["name"].src, label+"name", "another target has the name %q already (%q is the name of --target)", t.Name, soleTarget)
+		l.markBroken("targets")
+		return
 	}
 	path := "targets." + t.Name + "."
 	c.sources[path[:len(path)-1]] = s.src
@@ -200,26 +213,37 @@ func (l *loader) finishTarget(t *Target) {
 		t.ConnectTimeout = c.Server.ConnectTimeout
 		inherit("server_connect_timeout")
 	}
+	byDefault := func(key string) { c.sources["targets."+t.Name+"."+key] = Source{} }
 	if t.Port == 0 {
 		t.Port = defaultServerPort
+		byDefault("port")
 	}
 	if t.TLS.Negotiation == "" {
 		t.TLS.Negotiation = NegotiatePostgres
+		byDefault("server_tls_negotiation")
 	}
 	if t.TLS.Mode == "" {
-		t.TLS.Mode = TLSPrefer
-		if t.TLS.Negotiation == NegotiateDirect {
-			t.TLS.Mode = TLSRequire // libpq asks for at least this; plain text cannot be negotiated any more
-		}
-		if t.TLS.CA == systemRoots {
+		byDefault("server_tls_mode")
+		switch {
+		case t.TLS.CA == systemRoots:
 			t.TLS.Mode = TLSVerifyFull // as libpq
+		case t.TLS.Negotiation == NegotiateDirect:
+			t.TLS.Mode = TLSRequire // libpq asks for at least this; plain text cannot be negotiated any more
+		default:
+			t.TLS.Mode = TLSPrefer
 		}
+	}
+	// A server does not offer TLS on a unix socket.
+	if t.Unix() && (t.TLS.Mode == TLSAllow || t.TLS.Mode == TLSPrefer) {
+		t.TLS.Mode = TLSDisable
 	}
 	if t.ChannelBinding == "" {
 		t.ChannelBinding = "prefer"
+		byDefault("channel_binding")
 	}
 	if t.Database == "" {
 		t.Database = t.User
+		byDefault("dbname")
 	}
 	c.Targets = append(c.Targets, *t)
 }
@@ -236,6 +260,7 @@ func (l *loader) passwordFile(t *Target, path string, src Source, key string) {
 	data, err := readBounded(path, maxPassword+1)
 	if err != nil {
 		l.addErr(src, key, err)
+		l.markBroken("targets")
 		return
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
@@ -264,6 +289,7 @@ func (l *loader) deref(src Source, key, text string) (string, bool) {
 	value := l.env[name]
 	if value == "" {
 		l.add(src, key, "the environment variable %s is not set", name)
+		l.markBroken("targets")
 		return "", false
 	}
 	return value, true

@@ -291,10 +291,13 @@ func MaskURL(raw string) string {
 	var b strings.Builder
 	b.WriteString(scheme)
 	if at := strings.IndexByte(rest, '@'); at >= 0 {
-		user, _, has := strings.Cut(rest[:at], ":")
+		user, password, has := strings.Cut(rest[:at], ":")
 		b.WriteString(user)
 		if has {
-			b.WriteString(":" + mask)
+			b.WriteByte(':')
+		}
+		if password != "" {
+			b.WriteString(mask)
 		}
 		b.WriteByte('@')
 		rest = rest[at+1:]
@@ -306,8 +309,8 @@ func MaskURL(raw string) string {
 	}
 	for i, pair := range strings.Split(query, "&") {
 		b.WriteByte("?&"[min(i, 1)])
-		key, _, _ := strings.Cut(pair, "=")
-		if k, _ := percentDecode(key); k == "password" {
+		key, value, _ := strings.Cut(pair, "=")
+		if k, _ := percentDecode(key); k == "password" && value != "" {
 			pair = key + "=" + mask
 		}
 		b.WriteString(pair)

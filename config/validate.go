@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 )
 
 // Validate reports everything that makes the configuration impossible, each
@@ -25,9 +24,11 @@ func (c *Config) validate(noTarget bool, broken map[string]bool) error {
 	}
 	v.listeners()
 	v.clientTLS()
-	v.clients()
-	v.targets(noTarget || broken["target"])
-	v.overrides()
+	if !broken["targets"] {
+		v.clients()
+	}
+	v.targets(noTarget || broken["targets"])
+	v.overrides(!broken["targets"])
 	return v.join()
 }
 
@@ -139,8 +140,8 @@ func (v *validator) targets(noTarget bool) {
 			v.add(c.sources[path+k], key(k), format, args...)
 		}
 		if names[t.Name] {
-			bad("name", "two targets have the name %q (%q is also the name of --target)", t.Name, soleTarget)
-		} else if !plainName.MatchString(t.Name) && !strings.HasPrefix(t.Name, "#") {
+			bad("name", "another target has the name %q already", t.Name)
+		} else if !plainName.MatchString(t.Name) {
 			bad("name", "%q is no name: letters, digits, '-' and '_', at most 41", t.Name)
 		}
 		names[t.Name] = true
@@ -183,7 +184,7 @@ func (v *validator) serverTLS(t *Target, bad func(k, format string, args ...any)
 		bad("server_tls_cert", "server_tls_cert and server_tls_key (sslcert, sslkey) are needed together")
 	}
 	if t.Unix() {
-		if s.Mode != TLSDisable && s.Mode != TLSAllow && s.Mode != TLSPrefer {
+		if s.Mode != TLSDisable {
 			bad("server_tls_mode", "%s is not possible over a unix socket", s.Mode)
 		}
 		return
@@ -200,7 +201,7 @@ func (v *validator) serverTLS(t *Target, bad func(k, format string, args ...any)
 	}
 }
 
-func (v *validator) overrides() {
+func (v *validator) overrides(allTargets bool) {
 	check := func(what, name string, o Override) {
 		path := what + "." + name + "."
 		for _, f := range fields(&o) {
@@ -209,7 +210,7 @@ func (v *validator) overrides() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.c.Databases)) {
 		check("databases", name, v.c.Databases[name])
-		if _, ok := v.c.Route(name); !ok && len(v.c.Targets) > 0 {
+		if _, ok := v.c.Route(name); !ok && allTargets && len(v.c.Targets) > 0 {
 			v.bad("databases."+name, "no target serves this database")
 		}
 	}
@@ -285,7 +286,7 @@ func (l *loader) remarks() {
 	if c.Pool.MaxIdle > c.Pool.Capacity {
 		l.note(true, l.place("connpool_max_idle"), "connpool_max_idle", "%d is more than connpool_global_capacity (%d), which bounds it", c.Pool.MaxIdle, c.Pool.Capacity)
 	}
-	if c.Client.MaxUnauthenticated > c.Client.Max {
+	if c.Client.MaxUnauthenticated > c.Client.Max && l.given("max_unauthenticated_clients") {
 		l.note(true, l.place("max_unauthenticated_clients"), "max_unauthenticated_clients", "%d is more than max_clients (%d), which bounds it", c.Client.MaxUnauthenticated, c.Client.Max)
 	}
 	if c.Client.LoginTimeout > 0 && c.Pool.AcquireTimeout > c.Client.LoginTimeout {

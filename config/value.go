@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,7 +140,7 @@ func (f field) set(texts []string) error {
 func (f field) texts() []string {
 	switch v := f.value.Interface().(type) {
 	case []string:
-		return v
+		return slices.Clone(v)
 	case time.Duration:
 		return []string{formatDuration(v)}
 	case fs.FileMode:
