@@ -89,18 +89,21 @@ func (a *Arbiter[R]) getSlow(p *UserPool[R], w *Waiter[R], b Borrow, now int64, 
 	if w.queued {
 		panic("bug: Get with a waiter that is queued")
 	}
-	if p.gone {
-		if p = a.successor(p); p == nil {
-			return nil, a.refusePoolLocked()
-		}
-		if c := p.takeIdle(b); c != nil {
-			p.asked(now)
-			return c, nil
-		}
+	forgotten := p.gone
+	if forgotten {
+		p = a.successor(p) // lets go of the lock meanwhile
+	}
+	switch {
+	case a.closed:
+		return nil, ErrClosed
+	case p == nil:
+		return nil, a.refusePoolLocked()
 	}
 	p.asked(now)
-	if a.closed {
-		return nil, ErrClosed
+	if forgotten {
+		if c := p.takeIdle(b); c != nil {
+			return c, nil
+		}
 	}
 	return nil, a.wait(p, w, b, now, ops)
 }
@@ -124,6 +127,7 @@ func (a *Arbiter[R]) wait(p *UserPool[R], w *Waiter[R], b Borrow, now int64, ops
 	if p.waiters.n >= a.cfg.MaxWaiters {
 		p.totals.Refused++
 		a.totals.Refused++
+		a.dispatch(now, ops) // the back-off of those who wait may have just ended
 		return &RefusedError{
 			Key: p.key, What: "waiting borrows of this user",
 			Value: p.waiters.n, Limit: a.cfg.MaxWaiters,

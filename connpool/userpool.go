@@ -4,7 +4,12 @@ import "unique"
 
 // Key identifies a user pool: server connections are logged in as one user to
 // one database of one target.
-type Key struct{ Target, Database, User string }
+type Key struct {
+	Target, Database, User string
+	// Startup tells server connections apart that were opened with different
+	// startup packets; "" for nearly all.
+	Startup string
+}
 
 // Handle is an interned Key: one word to compare and to hash.
 type Handle = unique.Handle[Key]
@@ -55,8 +60,10 @@ func (p *UserPool[R]) Handle() Handle { return p.handle }
 // live counts the connections that serve the pool or are about to.
 func (p *UserPool[R]) live() int { return p.n[Dialing] + p.n[Idle] + p.n[Active] }
 
+// empty: nothing of it is in any list of the Arbiter. (A pool whose waiters
+// have gone may still be the heir of a drain.)
 func (p *UserPool[R]) empty() bool {
-	return p.waiters.n == 0 && p.live()+p.n[Draining] == 0
+	return p.waiters.n == 0 && p.live()+p.n[Draining] == 0 && p.heirs == 0
 }
 
 // incoming counts the slots on their way to the pool's waiters.
