@@ -122,8 +122,8 @@ type ClientTLS struct {
 // ServerTLS is TLS towards a server. The modes are libpq's: allow tries plain
 // text first, prefer TLS first; require encrypts without proof of identity
 // (with CA set it verifies the chain, as libpq does); verify-ca checks the
-// chain, verify-full the host name as well. CA "" with a verify mode means the
-// system's roots, and so does "system".
+// chain, verify-full the host name as well. CA "" with verify-full means the
+// system's roots, and so does "system", which excludes every other mode.
 type ServerTLS struct {
 	Mode        TLSMode     `key:"server_tls_mode" oneof:"|disable|allow|prefer|require|verify-ca|verify-full"`
 	Negotiation Negotiation `key:"server_tls_negotiation" oneof:"|postgres|direct"`

@@ -104,6 +104,9 @@ func TestTheCommandLinesMistakesAreAllNamed(t *testing.T) {
 		{"password twice", []string{sole, "--target-password-file=/nonexistent"}, nil, []string{
 			"flag --target-password-file: target_password_file: the password is given twice, here and with the target",
 		}},
+		{"verify-ca without an authority", []string{sole + "?sslmode=verify-ca"}, nil, []string{
+			"argument: target: verify-ca needs server_tls_ca (sslrootcert): with the system's roots anybody's certificate would do; use verify-full",
+		}},
 		{"unset reference", []string{"env:NOT_THERE"}, nil, []string{
 			"argument: target: the environment variable NOT_THERE is not set",
 		}},

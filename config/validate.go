@@ -196,6 +196,9 @@ func (v *validator) serverTLS(t *Target, bad func(k, format string, args ...any)
 	if s.CA == systemRoots && s.Mode != TLSVerifyFull {
 		bad("server_tls_ca", "%q needs server_tls_mode (sslmode) verify-full, it is %s", systemRoots, s.Mode)
 	}
+	if s.Mode == TLSVerifyCA && s.CA == "" {
+		bad("server_tls_mode", "verify-ca needs server_tls_ca (sslrootcert): with the system's roots anybody's certificate would do; use verify-full")
+	}
 	if t.ChannelBinding == "require" && s.Mode == TLSDisable {
 		bad("channel_binding", "require needs TLS to the server")
 	}
