@@ -255,7 +255,7 @@ func (c *ClientAuth) Unexpected(messageType byte) *Error {
 	return c.err
 }
 
-// Work runs the PBKDF2 that NeedWork announced, about half a millisecond. It must
+// Work runs the PBKDF2 that NeedWork announced, up to a millisecond. It must
 // not run on a loop.
 func (c *ClientAuth) Work() {
 	c.expect(stateWork)

@@ -221,10 +221,8 @@ func FuzzServerMessages(f *testing.F) {
 	f.Add([]byte("SCRAM-SHA-256-PLUS\x00SCRAM-SHA-256\x00\x00"), []byte("r=abcx,s=QUJD,i=1,x=y"), []byte("e=x"))
 	secret := plainSecret(f, "secret")
 	f.Fuzz(func(t *testing.T, list, first, final []byte) {
-		if strings.Contains(string(first), "i=1") && len(first) > 5 && strings.Count(string(first), "i=") > 0 {
-			if _, after, _ := strings.Cut(string(first), "i="); len(after) > 4 {
-				return // counts that take a while to work off
-			}
+		if _, count, _ := strings.Cut(string(first), ",i="); len(count) > len("9999") {
+			return // a count that takes a while to work off
 		}
 		l := NewServerLogin("u", secret, ServerLoginOptions{EndPoint: make([]byte, 32)})
 		if _, _, err := l.Step(authSASL, list); err != nil {
@@ -242,8 +240,6 @@ func FuzzServerMessages(f *testing.F) {
 
 func BenchmarkSCRAMLoginWithVerifier(b *testing.B) {
 	users := everyKind(b)
-	client, _ := deriveKeys("secret", []byte(testSalt), 4096)
-	stored := sum256(client)
 	initial := saslInitial(b, mechSCRAM, "n,,n=,r=abcdefghijklmnopqrstuvwx")
 	out := make([]byte, 0, 512)
 	final := make([]byte, 0, 256)
@@ -260,7 +256,6 @@ func BenchmarkSCRAMLoginWithVerifier(b *testing.B) {
 			b.Fatal(step, c.Err())
 		}
 	}
-	_ = stored
 }
 
 func BenchmarkPBKDF2(b *testing.B) {

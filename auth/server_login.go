@@ -15,9 +15,9 @@ const (
 	maxMechanisms  = 32
 	maxServerNonce = 512
 	// MaxIterations caps the PBKDF2 that a server can make us run. It is three
-	// times OWASP's recommendation for PBKDF2-HMAC-SHA256 (600,000), about a
-	// quarter of a second of CPU: more would not fit a login timeout for many
-	// connections, and a hostile server could otherwise ask for minutes.
+	// times OWASP's recommendation for PBKDF2-HMAC-SHA256 (600,000), about half
+	// a second of CPU (BenchmarkPBKDF2): more would not fit the login timeouts of
+	// many connections, and a hostile server could otherwise ask for minutes.
 	MaxIterations = 2_000_000
 )
 

@@ -233,7 +233,7 @@ func (u *Userlist) Mock() Mock { return u.mock }
 // Format keeps the list out of every print-out.
 func (u *Userlist) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "userlist of %d", len(u.users)) }
 
-// Warm derives the keys of all plain-text entries, half a millisecond of CPU
+// Warm derives the keys of all plain-text entries, up to a millisecond of CPU
 // each, until ctx ends. Without it each one's first login pays. key is that of
 // the logins (nil: the default).
 //
