@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"runtime/debug"
 
 	"go.uber.org/zap"
 
 	"github.com/multipooler/multipooler/config"
+	"github.com/multipooler/multipooler/pooler"
 )
 
 // outcome is how a run that did not fail ended.
@@ -34,6 +36,58 @@ type reload struct {
 // run serves until ctx ends and everything is drained. It is the one place that
 // knows package pooler.
 func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) (outcome, error) {
-	<-ctx.Done()
+	info, _ := debug.ReadBuildInfo()
+	p, err := pooler.New(cfg, buildVersion(info), log)
+	if err != nil {
+		return drained, err
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	hard, cutNow := context.WithCancel(background)
+	defer cutNow()
+	reloads := make(chan *config.Config, 1)
+	go func() { // ends with background
+		for {
+			select {
+			case <-ctl.cut:
+				cutNow()
+				<-background.Done()
+				return
+			case r := <-ctl.reload:
+				if r.err != nil {
+					continue
+				}
+				select {
+				case reloads <- r.config:
+				case <-background.Done():
+					return
+				}
+			case <-background.Done():
+				return
+			}
+		}
+	}()
+	out, err := p.Run(ctx, hard, reloads, nil)
+	if err != nil {
+		return drained, err
+	}
+	if out.Cut > 0 {
+		log.Warn("sessions were cut", zap.Int("sessions", out.Cut))
+		return cut, nil
+	}
 	return drained, nil
+}
+
+// buildVersion is the version for the console and the metrics.
+func buildVersion(info *debug.BuildInfo) pooler.Version {
+	v := pooler.Version{Number: "0.1.0"}
+	if info == nil {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Revision = s.Value
+		}
+	}
+	return v
 }

@@ -1,0 +1,200 @@
+package pooler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/multipooler/multipooler/config"
+	"github.com/multipooler/multipooler/eventloop"
+	"github.com/multipooler/multipooler/protocol"
+)
+
+// peer is where a client comes from.
+type peer struct {
+	addr netip.AddrPort
+	unix bool
+}
+
+func (p peer) String() string {
+	if p.unix {
+		return "unix"
+	}
+	return p.addr.String()
+}
+
+// listener accepts on one address. Accepted sockets inherit its options
+// (TCP_NODELAY, keep-alive), so that a connection costs one system call here.
+type listener struct {
+	p    *Pooler
+	ln   net.Listener
+	file *os.File // a duplicate, because a net.Listener does not let us accept a bare descriptor
+	raw  syscall.RawConn
+	unix bool
+}
+
+// close ends accept.
+func (l *listener) close() {
+	l.file.Close()
+	l.ln.Close()
+}
+
+// listen binds one address.
+func (p *Pooler) listen(ctx context.Context, at config.Listener) (*listener, error) {
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(network, _ string, c syscall.RawConn) error {
+		if network == "unix" {
+			return nil
+		}
+		var serr error
+		err := c.Control(func(fd uintptr) { serr = setTCPOptions(int(fd), p.config().TCPKeepalive) })
+		return errors.Join(err, serr)
+	}}
+	if at.Network() == "unix" {
+		if err := removeStale(at.Address()); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", at, err)
+		}
+	}
+	ln, err := lc.Listen(ctx, at.Network(), at.Address())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	l := &listener{p: p, ln: ln, unix: at.Network() == "unix"}
+	if l.unix {
+		if err := os.Chmod(at.Address(), p.config().UnixSocketMode); err != nil {
+			ln.Close()
+			return nil, fmt.Errorf("listen on %s: %w", at, err)
+		}
+	}
+	fd, err := dupSocket(ln)
+	if err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	l.file = os.NewFile(uintptr(fd), "listener")
+	if l.raw, err = l.file.SyscallConn(); err != nil {
+		l.close()
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	return l, nil
+}
+
+// removeStale removes a socket file that nobody listens on any more.
+func removeStale(path string) error {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		conn.Close()
+		return errors.New("another process listens there")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	}
+	return nil
+}
+
+func setTCPOptions(fd int, keepalive time.Duration) error {
+	err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1))
+	if s := int(keepalive / time.Second); s > 0 {
+		err = errors.Join(err,
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, s),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(s/4, 1)))
+	}
+	return err
+}
+
+// maxAcceptPause bounds the back-off while the process has no descriptors.
+const maxAcceptPause = time.Second
+
+// accept runs until the listener is closed.
+func (l *listener) accept() {
+	pause := 5 * time.Millisecond
+	for {
+		fd, sa, err := l.next()
+		switch {
+		case err == nil:
+			pause = 5 * time.Millisecond
+			l.p.accepted(fd, peerOf(sa))
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, unix.ECONNABORTED):
+		default:
+			// EMFILE and its like: going on at once would spin.
+			l.p.log.Warn("accept failed", zap.Stringer("address", l.ln.Addr()), zap.Error(err), zap.Duration("pause", pause))
+			select {
+			case <-time.After(pause):
+			case <-l.p.ctx.Done():
+			}
+			pause = min(2*pause, maxAcceptPause)
+		}
+	}
+}
+
+func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
+	rerr := l.raw.Read(func(s uintptr) bool {
+		fd, sa, err = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if rerr != nil {
+		return -1, nil, net.ErrClosed
+	}
+	return fd, sa, err
+}
+
+func peerOf(sa unix.Sockaddr) peer {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return peer{addr: netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))}
+	case *unix.SockaddrInet6:
+		return peer{addr: netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))}
+	}
+	return peer{unix: true}
+}
+
+// accepted hands a fresh socket to a loop, unless there are too many clients
+// that have not logged in.
+func (p *Pooler) accepted(fd int, from peer) {
+	most := p.config().Client.MaxUnauthenticated
+	if p.loggingIn.Add(1) > int64(most) {
+		p.loggingIn.Add(-1)
+		p.stats.logins[loginTooMany].Add(1)
+		_ = writeAll(fd, protocol.AppendErrorResponse(nil, &protocol.Error{
+			Severity: protocol.SeverityFatal, Code: "53300",
+			Message: "too many clients are logging in",
+			Detail:  "There are " + strconv.Itoa(most) + ", the most that --max-unauthenticated-clients allows.",
+		}))
+		closeFD(fd)
+		return
+	}
+	w := p.place()
+	c := &clientConn{id: p.nextID.Add(1), peer: from}
+	c.home.Store(w)
+	if !w.loop.Post(task(func(*eventloop.Loop) { w.welcome(c, fd) })) {
+		p.loggingIn.Add(-1)
+		closeFD(fd)
+	}
+}
+
+// welcome begins the login of a client on its loop.
+func (w *worker) welcome(c *clientConn, fd int) {
+	ec, err := w.loop.Attach(fd, c, nil)
+	if err != nil {
+		w.p.log.Warn("client connection cannot be taken", zap.Error(err))
+		w.p.loggingIn.Add(-1)
+		closeFD(fd)
+		return
+	}
+	c.ec = ec
+	c.connected = w.now()
+	w.add(c)
+	c.login = &login{c: c, deadline: w.now() + int64(w.p.config().Client.LoginTimeout)}
+	c.login.arm()
+}

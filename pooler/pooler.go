@@ -1,0 +1,292 @@
+package pooler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/multipooler/multipooler/admin"
+	"github.com/multipooler/multipooler/auth"
+	"github.com/multipooler/multipooler/certs"
+	"github.com/multipooler/multipooler/config"
+	"github.com/multipooler/multipooler/eventloop"
+	"github.com/multipooler/multipooler/session"
+)
+
+// highWater is the backlog of a socket at which its source is not read any
+// more; the loop resumes it below a quarter.
+const highWater = 256 << 10
+
+// Pooler is a running multipooler.
+type Pooler struct {
+	cfg        atomic.Pointer[config.Config]
+	log        *zap.Logger
+	workers    []*worker
+	targets    []*target
+	users      atomic.Pointer[auth.Userlist]
+	frontTLS   *certs.Frontend
+	processKey *auth.ProcessKey
+	interner   session.Interner
+	cancels    cancelRegistry
+	servers    serverSet
+	noClients  *emptied
+	state      *admin.State
+	console    *admin.Console
+	stats      stats
+	version    Version
+
+	ctx        context.Context // ends when the drain begins to cut
+	background context.Context // ends with the process: dials and cancels of the drain
+	goes       sync.WaitGroup  // all goroutines but loops and listeners
+
+	crypto      semaphore // PBKDF2
+	cancelSlots semaphore
+	nextID      atomic.Uint64
+	clients     atomic.Int64 // logged in
+	loggingIn   atomic.Int64 // accepted, not logged in
+	active      atomic.Int32 // loops that take clients
+	placed      atomic.Uint32
+	draining    atomic.Bool
+	cut         atomic.Int64 // sessions that the drain has cut
+}
+
+// Version is what multipooler says of itself.
+type Version struct{ Number, Revision string }
+
+// Outcome is how a run has ended.
+type Outcome struct {
+	Cut int // sessions that were cut because the drain timeout had passed
+}
+
+// New makes a Pooler; it binds nothing and starts nothing.
+func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) {
+	p := &Pooler{log: log, state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
+	p.cfg.Store(cfg)
+	mode, err := certs.ParseMode(string(cfg.TLS.Mode))
+	if err != nil {
+		return nil, err
+	}
+	if p.frontTLS, err = certs.NewFrontend(certs.FrontendConfig{Mode: mode, CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA}); err != nil {
+		return nil, err
+	}
+	if p.processKey, err = auth.NewProcessKey(nil); err != nil {
+		return nil, err
+	}
+	users, err := p.loadUsers(nil)
+	if err != nil {
+		return nil, err
+	}
+	p.users.Store(users)
+	for i := range cfg.Targets {
+		t, err := newTarget(p, &cfg.Targets[i])
+		if err != nil {
+			return nil, err
+		}
+		p.targets = append(p.targets, t)
+	}
+	p.crypto = newSemaphore(max(1, loops(cfg)-1))
+	p.cancelSlots = newSemaphore(cfg.Cancel.Concurrency)
+	p.console = admin.NewConsole(admin.ConsoleConfig{Source: p, Version: version.Number, Log: log, OnPanic: func(any) { p.stats.panics.Add(1) }})
+	p.state.SetConfigured(true)
+	return p, nil
+}
+
+// loadUsers reads the user list, or makes one of the targets' own users.
+func (p *Pooler) loadUsers(previous *auth.Userlist) (*auth.Userlist, error) {
+	cfg := p.config()
+	if cfg.Auth.File != "" {
+		return auth.LoadUserlist(cfg.Auth.File, previous)
+	}
+	for i := range cfg.Targets {
+		if t := &cfg.Targets[i]; t.User != "" && t.Password != "" {
+			return auth.Single(t.User, t.Password.Reveal())
+		}
+	}
+	return auth.ParseUserlist("empty user list", nil, previous)
+}
+
+func (p *Pooler) config() *config.Config { return p.cfg.Load() }
+
+func (p *Pooler) target(name string) *target {
+	for _, t := range p.targets {
+		if t.cfg.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Listeners are the bound addresses, for whoever has asked for port 0.
+type Listeners struct {
+	Clients []net.Addr
+	HTTP    net.Addr // nil when off
+}
+
+// Run binds the listeners, serves until ctx ends, drains, and returns when
+// every goroutine has ended. ready is called once everything is bound; hard
+// ends the drain at once. Reload comes through reload.
+func (p *Pooler) Run(ctx, hard context.Context, reload <-chan *config.Config, ready func(Listeners)) (Outcome, error) {
+	background, stop := context.WithCancel(context.Background())
+	defer stop()
+	cutting, cut := context.WithCancel(background)
+	defer cut()
+	p.ctx, p.background = cutting, background
+
+	var bound Listeners
+	listeners, err := p.bind(ctx, &bound)
+	if err != nil {
+		return Outcome{}, err
+	}
+	httpLn, err := p.bindHTTP(ctx, &bound)
+	if err != nil {
+		closeAll(listeners)
+		return Outcome{}, err
+	}
+	n := loops(p.config())
+	for i := range n {
+		w, err := newWorker(p, i)
+		if err != nil {
+			closeAll(listeners)
+			return Outcome{}, fmt.Errorf("start event loop %d: %w", i, err)
+		}
+		p.workers = append(p.workers, w)
+	}
+	p.active.Store(1)
+
+	loopCtx, stopLoops := context.WithCancel(background)
+	defer stopLoops()
+	var running, accepting sync.WaitGroup
+	for _, w := range p.workers {
+		w.loop.Post(task(func(*eventloop.Loop) { w.start() }))
+		running.Go(func() {
+			if err := w.loop.Run(loopCtx); err != nil {
+				p.log.Error("event loop ended", zap.Int("loop", w.id()), zap.Error(err))
+			}
+		})
+	}
+	for _, l := range listeners {
+		accepting.Go(l.accept)
+	}
+	p.state.SetListening(true)
+	if httpLn != nil {
+		p.goes.Go(func() { p.serveHTTP(background, httpLn) })
+	}
+	p.goes.Go(func() { p.console.Run(cutting) })
+	p.goes.Go(func() { p.keepHouse(cutting, reload) })
+	p.log.Info("ready", zap.Any("listen", addresses(bound.Clients)), zap.Int("loops", n), zap.Int("targets", len(p.targets)))
+	if ready != nil {
+		ready(bound)
+	}
+
+	<-ctx.Done()
+	p.drain(hard, func() {
+		closeAll(listeners)
+		accepting.Wait()
+	})
+	cut()
+	p.cutAll()
+	p.awaitServers()
+	stop()
+	p.goes.Wait()
+	stopLoops()
+	running.Wait()
+	return Outcome{Cut: int(p.cut.Load())}, nil
+}
+
+func (p *Pooler) bind(ctx context.Context, bound *Listeners) ([]*listener, error) {
+	var all []*listener
+	for _, at := range p.config().Listeners() {
+		l, err := p.listen(ctx, at)
+		if err != nil {
+			closeAll(all)
+			return nil, err
+		}
+		all = append(all, l)
+		bound.Clients = append(bound.Clients, l.ln.Addr())
+	}
+	return all, nil
+}
+
+func closeAll(all []*listener) {
+	for _, l := range all {
+		l.close()
+	}
+}
+
+func addresses(all []net.Addr) []string {
+	var out []string
+	for _, a := range all {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// keepHouse reloads what has changed and spreads load over the loops.
+func (p *Pooler) keepHouse(ctx context.Context, reload <-chan *config.Config) {
+	var gov governor
+	slow := time.NewTicker(10 * time.Second)
+	defer slow.Stop()
+	fast := time.NewTicker(governorPeriod)
+	defer fast.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case cfg := <-reload:
+			p.reload(cfg)
+		case <-slow.C:
+			p.pollFiles()
+			for _, t := range p.targets {
+				t.forget()
+			}
+		case now := <-fast.C:
+			p.govern(&gov, now)
+		}
+	}
+}
+
+// pollFiles takes over certificates and user lists that have changed.
+func (p *Pooler) pollFiles() {
+	report := func(what string, changed bool, err error) {
+		switch {
+		case err != nil:
+			p.log.Error("reload failed, the old one stays in force", zap.String("what", what), zap.Error(err))
+		case changed:
+			p.log.Info("reloaded", zap.String("what", what))
+		}
+	}
+	changed, err := p.frontTLS.Poll()
+	report("client TLS", changed, err)
+	for _, t := range p.targets {
+		changed, err := t.tls.Poll()
+		report("TLS of target "+t.cfg.Name, changed, err)
+	}
+}
+
+// reload takes over a new configuration and everything in files.
+func (p *Pooler) reload(cfg *config.Config) {
+	if cfg != nil {
+		p.cfg.Store(cfg)
+	}
+	users, err := p.loadUsers(p.users.Load())
+	if err != nil {
+		p.log.Error("reload failed, the old user list stays in force", zap.Error(err))
+	} else {
+		p.users.Store(users)
+	}
+	_, err = p.frontTLS.Reload()
+	for _, t := range p.targets {
+		_, terr := t.tls.Reload()
+		err = errors.Join(err, terr)
+	}
+	if err != nil {
+		p.log.Error("reload of certificates failed, the old ones stay in force", zap.Error(err))
+	}
+	p.log.Info("configuration reloaded")
+}

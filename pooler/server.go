@@ -1,0 +1,275 @@
+package pooler
+
+import (
+	"errors"
+	"io"
+
+	"go.uber.org/zap"
+
+	"github.com/multipooler/multipooler/connpool"
+	"github.com/multipooler/multipooler/eventloop"
+	"github.com/multipooler/multipooler/protocol"
+	"github.com/multipooler/multipooler/session"
+)
+
+// closeReason is why a server connection was closed: the label of a metric.
+type closeReason uint8
+
+const (
+	closeRetired  closeReason = iota // the pool has other plans: lifetime, idle time, capacity, another user
+	closeServer                      // the server ended it
+	closeError                       // it broke, or broke the protocol
+	closeUnclean                     // its state could not be settled
+	closeShutdown                    // multipooler ends
+	numCloseReasons
+)
+
+var closeReasonNames = [numCloseReasons]string{"retired", "server", "error", "unclean", "shutdown"}
+
+// serverConn is one server connection after its login. It implements
+// eventloop.Handler and connpool.Resource. Between a successful claim and the
+// next park or hand-over its fields belong to the loop of w.
+type serverConn struct {
+	w      *worker
+	ec     *eventloop.Conn
+	srv    *session.Server
+	pc     *poolConn
+	target *target
+	client *clientConn // who has borrowed it
+
+	pid       uint32
+	key       []byte // of CancelRequest
+	opened    int64
+	delivered int // bytes of the delivery that is running
+	timer     eventloop.Timer
+
+	cancels   int // cancel requests that have not seen their EOF
+	settling  bool
+	draining  bool // told to go; Gone at its end
+	ended     bool // the socket has ended
+	held      bool // clean, but waits for its cancels
+	overdue   bool // drains for longer than the quarantine allows
+	cancelled bool // draining: a cancel was sent
+	reason    closeReason
+}
+
+// Park implements connpool.Resource.
+func (sc *serverConn) Park() { sc.ec.Park() }
+
+// TryClaim implements connpool.Resource.
+func (sc *serverConn) TryClaim(loop int) bool { return sc.ec.TryClaim(loop) }
+
+// Loop implements connpool.Resource.
+func (sc *serverConn) Loop() int { return sc.w.id() }
+
+// Received implements eventloop.Handler.
+func (sc *serverConn) Received(_ *eventloop.Conn, p []byte) int {
+	if c := sc.client; c != nil {
+		sc.delivered = len(p)
+		n := c.sess.FromServer(p)
+		sc.delivered = 0
+		c.touched()
+		return n
+	}
+	return sc.alone(p)
+}
+
+// alone takes bytes while nobody has borrowed the connection: it is settling,
+// draining, held for a cancel, or idle and claimed by its loop because of this
+// very event.
+func (sc *serverConn) alone(p []byte) int {
+	before := sc.srv.Params()
+	n, err := sc.srv.Feed(p)
+	if sc.srv.Params() != before {
+		sc.target.forgetParams(sc.pc.Pool().Handle())
+	}
+	switch {
+	case sc.draining:
+		sc.cancelIfFlooding()
+	case err != nil:
+		sc.terminate(closeError)
+		return len(p)
+	case sc.settling:
+		sc.delivered = len(p)
+		if n == len(p) {
+			sc.settle()
+		}
+		sc.delivered = 0
+	case sc.held:
+	case sc.srv.Doubt() != "":
+		sc.terminate(closeServer)
+		return len(p)
+	default:
+		sc.idleAgain(n)
+	}
+	return n
+}
+
+// idleAgain parks a connection again that its loop had claimed because of an
+// event, a ParameterStatus for instance.
+func (sc *serverConn) idleAgain(n int) {
+	w := sc.w
+	sc.ec.Consume(n)
+	ops := w.takeOps()
+	sc.target.arb.Unclaimed(sc.pc, w.now(), &ops)
+	w.run(ops)
+}
+
+// Drained implements eventloop.Handler: the server takes bytes again.
+func (sc *serverConn) Drained(*eventloop.Conn) {
+	if sc.client != nil {
+		sc.client.ec.ResumeRead()
+	}
+}
+
+// Ended implements eventloop.Handler: PostgreSQL does not count this backend
+// any more, its slot is free.
+func (sc *serverConn) Ended(_ *eventloop.Conn, err error) {
+	sc.ended = true
+	w := sc.w
+	w.loop.Forget(&sc.timer)
+	if !sc.draining {
+		sc.reason = closeServer
+		if !errors.Is(err, io.EOF) {
+			sc.reason = closeError
+		}
+		if errors.Is(err, eventloop.ErrLoopStopped) {
+			sc.reason = closeShutdown
+		}
+	}
+	if c := sc.client; c != nil {
+		c.sess.ServerEnded(err) // releases with session.Close, which ends in bury
+		c.touched()
+		return
+	}
+	sc.bury()
+}
+
+// bury reports the end once it is known that the server is gone.
+func (sc *serverConn) bury() {
+	sc.w.p.serverClosed(sc)
+	sc.w.gone(sc)
+}
+
+// release takes the connection back from its client.
+func (sc *serverConn) release(how session.Disposal) {
+	switch {
+	case sc.ended:
+		sc.bury()
+	case how == session.Close:
+		sc.terminate(closeUnclean)
+	case how == session.Settle:
+		sc.settle()
+	default:
+		sc.clean()
+	}
+}
+
+// settle drives the connection back to a clean state without its client.
+func (sc *serverConn) settle() {
+	out, outcome := sc.srv.Settle(nil)
+	if len(out) > 0 {
+		sc.ec.Write(out)
+	}
+	switch outcome {
+	case session.SettleDone:
+		sc.settling = false
+		sc.clean()
+	case session.SettleClose:
+		sc.settling = false
+		sc.terminate(closeUnclean)
+	case session.SettlePending:
+		if !sc.settling {
+			sc.settling = true
+			sc.watch()
+		}
+	}
+}
+
+// clean gives the connection back, as soon as no cancel can hit its next user.
+func (sc *serverConn) clean() {
+	if sc.cancels > 0 {
+		sc.held = true
+		return
+	}
+	sc.held = false
+	if !sc.srv.Reusable() || sc.ec.Backlog() > 0 {
+		sc.terminate(closeUnclean)
+		return
+	}
+	if sc.delivered > 0 {
+		sc.ec.Consume(sc.delivered)
+		sc.delivered = 0
+	}
+	sc.w.loop.Disarm(&sc.timer)
+	sc.pc.SetSettings(connpool.SettingsID(sc.srv.Settings().ID()))
+	sc.w.put(sc)
+}
+
+// terminate says goodbye and keeps the slot until the server's EOF.
+func (sc *serverConn) terminate(why closeReason) {
+	if sc.draining {
+		return
+	}
+	sc.draining = true
+	sc.held, sc.settling = false, false
+	sc.reason = why
+	w := sc.w
+	if sc.pc.State() != connpool.Draining {
+		sc.target.arb.Drain(sc.pc, w.now())
+	}
+	if !sc.srv.Torn() {
+		sc.ec.Write(protocol.AppendTerminate(nil))
+	}
+	sc.ec.CloseWrite()
+	sc.ec.ResumeRead()
+	sc.watch()
+	if sc.srv.Abandoned() {
+		sc.sendCancel()
+	}
+}
+
+// watch bounds settling and draining: after the quarantine the running
+// statement is cancelled, after another the connection is cut.
+func (sc *serverConn) watch() {
+	if sc.timer.F == nil {
+		sc.timer.F = sc.timeUp
+	}
+	sc.w.loop.Arm(&sc.timer, sc.w.now()+int64(sc.w.p.config().Server.QuarantineTimeout))
+}
+
+func (sc *serverConn) timeUp(int64) {
+	log := sc.w.p.log
+	switch {
+	case sc.ended || !sc.draining && !sc.settling:
+	case sc.settling:
+		log.Info("statement of a client that is gone runs too long, ending its server connection", zap.Inline(sc))
+		sc.terminate(closeUnclean)
+		sc.sendCancel()
+	case !sc.overdue:
+		sc.overdue = true
+		log.Warn("server connection does not end, cancelling its statement", zap.Inline(sc))
+		sc.sendCancel()
+		sc.watch()
+	default:
+		log.Error("server connection did not end within the quarantine, cutting it; its backend may go on for a while", zap.Inline(sc))
+		sc.ended = true
+		sc.ec.Close()
+		sc.bury()
+	}
+}
+
+// cancelIfFlooding cancels a statement that goes on sending to a client that is
+// gone: PostgreSQL itself would have died of the broken connection.
+func (sc *serverConn) cancelIfFlooding() {
+	if !sc.cancelled && sc.srv.Flooding() {
+		sc.sendCancel()
+	}
+}
+
+func (sc *serverConn) sendCancel() {
+	if !sc.cancelled {
+		sc.cancelled = true
+		sc.w.p.cancelServer(sc)
+	}
+}

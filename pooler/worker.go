@@ -1,0 +1,223 @@
+package pooler
+
+import (
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/multipooler/multipooler/admin"
+	"github.com/multipooler/multipooler/connpool"
+	"github.com/multipooler/multipooler/eventloop"
+)
+
+type (
+	arbiter  = connpool.Arbiter[*serverConn]
+	poolConn = connpool.Conn[*serverConn]
+	waiter   = connpool.Waiter[*serverConn]
+	poolOp   = connpool.Op[*serverConn]
+)
+
+// tickPeriod is how often a loop lets the arbiters look for expired
+// connections of that loop.
+const tickPeriod = time.Second
+
+// worker is one event loop with its clients. Everything but clients is for the
+// loop's goroutine.
+type worker struct {
+	p       *Pooler
+	loop    *eventloop.Loop
+	tick    eventloop.Timer
+	ops     []poolOp // scratch
+	surplus int      // clients that should move to other loops
+
+	acquire admin.LatencyRecorder // waits for server connections
+
+	first *clientConn  // list of the clients on this loop
+	n     atomic.Int64 // how many
+}
+
+func newWorker(p *Pooler, id int) (*worker, error) {
+	loop, err := eventloop.New(id, eventloop.Config{HighWater: highWater, LowWater: highWater / 4})
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{p: p, loop: loop}
+	w.tick.F = w.ticked
+	return w, nil
+}
+
+// task is a function as a message to a loop; for everything that is rare.
+type task func(l *eventloop.Loop)
+
+// Run implements eventloop.Task.
+func (t task) Run(l *eventloop.Loop) { t(l) }
+
+func (w *worker) id() int    { return w.loop.ID() }
+func (w *worker) now() int64 { return w.loop.Now() }
+
+func (w *worker) start() { w.loop.Arm(&w.tick, w.loop.Now()+int64(tickPeriod)) }
+
+// ticked runs on the loop once per tickPeriod, earlier when a failed dial is to
+// be repeated.
+func (w *worker) ticked(now int64) {
+	next := now + int64(tickPeriod)
+	for _, t := range w.p.targets {
+		ops := w.takeOps()
+		t.arb.Tick(w.id(), now, &ops)
+		w.run(ops)
+		if at, ok := t.arb.RetryAt(); ok && at < next {
+			next = max(at, now+int64(time.Millisecond))
+		}
+	}
+	w.loop.Arm(&w.tick, next)
+}
+
+// retrySoon makes sure that a tick comes when the arbiter wants to dial again.
+func (w *worker) retrySoon(t *target) {
+	if at, ok := t.arb.RetryAt(); ok {
+		w.loop.Arm(&w.tick, max(min(at, w.now()+int64(tickPeriod)), w.now()+int64(time.Millisecond)))
+	}
+}
+
+// takeOps lends the scratch slice; run gives it back. Nested use allocates.
+func (w *worker) takeOps() []poolOp {
+	ops := w.ops
+	w.ops = nil
+	return ops[:0]
+}
+
+// run executes what an arbiter has decided.
+func (w *worker) run(ops []poolOp) {
+	for i := range ops {
+		op := ops[i]
+		switch op.Kind {
+		case connpool.OpDial:
+			w.p.dial(w, op)
+		case connpool.OpGrant:
+			w.grant(op)
+		case connpool.OpClose:
+			w.closeOp(op)
+		case connpool.OpFail:
+			w.failOp(op)
+		}
+	}
+	clear(ops)
+	if w.ops == nil {
+		w.ops = ops[:0]
+	}
+}
+
+// grant hands a server connection to the client that has waited for it, here
+// or on its own loop.
+func (w *worker) grant(op poolOp) {
+	c := op.Waiter.Owner.(*clientConn)
+	sc := op.Conn.Resource()
+	if op.Loop == w.id() {
+		c.granted(sc)
+		return
+	}
+	sc.ec.GiveTo(op.Loop)
+	to := w.p.workers[op.Loop]
+	c.grantMsg = grantMsg{c: c, sc: sc, w: to}
+	if !to.loop.Post(&c.grantMsg) {
+		sc.ec.Discard()
+		w.gone(sc)
+	}
+}
+
+// grantMsg travels to another loop with a server connection for a client; it is
+// part of the client so that a grant does not allocate.
+type grantMsg struct {
+	c  *clientConn
+	sc *serverConn
+	w  *worker
+}
+
+// Run implements eventloop.Task.
+func (m *grantMsg) Run(*eventloop.Loop) {
+	c, sc, w := m.c, m.sc, m.w
+	m.sc = nil
+	if err := w.loop.Adopt(sc.ec); err != nil {
+		w.p.log.Warn("server connection lost between loops", zap.Error(err))
+		sc.ec.Discard()
+		w.gone(sc)
+		c.refused(errServerGone)
+		return
+	}
+	sc.w = w
+	c.granted(sc)
+}
+
+// closeOp terminates an idle or just released server connection for which the
+// arbiter has other plans.
+func (w *worker) closeOp(op poolOp) {
+	sc := op.Conn.Resource()
+	if op.Loop != w.id() {
+		to := w.p.workers[op.Loop]
+		if !to.loop.Post(task(func(*eventloop.Loop) { to.closeClaimed(sc) })) {
+			sc.ec.Discard()
+			w.gone(sc)
+		}
+		return
+	}
+	w.closeClaimed(sc)
+}
+
+func (w *worker) closeClaimed(sc *serverConn) {
+	if err := w.loop.Adopt(sc.ec); err != nil {
+		sc.ec.Discard()
+		w.gone(sc)
+		return
+	}
+	sc.w = w
+	sc.terminate(closeRetired)
+}
+
+func (w *worker) failOp(op poolOp) {
+	c := op.Waiter.Owner.(*clientConn)
+	if op.Loop == w.id() {
+		c.refused(op.Err)
+		return
+	}
+	w.p.workers[op.Loop].loop.Post(task(func(*eventloop.Loop) { c.refused(op.Err) }))
+}
+
+// gone reports the end of a server connection to its arbiter.
+func (w *worker) gone(sc *serverConn) {
+	ops := w.takeOps()
+	sc.target.arb.Gone(sc.pc, w.now(), &ops)
+	w.run(ops)
+}
+
+// put gives a clean server connection back.
+func (w *worker) put(sc *serverConn) {
+	w.loop.Flush()
+	ops := w.takeOps()
+	sc.target.arb.Put(sc.pc, w.now(), &ops)
+	w.run(ops)
+}
+
+func (w *worker) add(c *clientConn) {
+	c.next = w.first
+	if w.first != nil {
+		w.first.prev = c
+	}
+	w.first, c.prev = c, nil
+	c.w = w
+	c.home.Store(w)
+	w.n.Add(1)
+}
+
+func (w *worker) remove(c *clientConn) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		w.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	w.n.Add(-1)
+}

@@ -1,0 +1,127 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/multipooler/multipooler/connpool"
+	"github.com/multipooler/multipooler/protocol"
+)
+
+// pinsOf says which effects of a statement keep the session on its server
+// connection. Default deny: an effect that is not listed here is harmless only
+// because somebody has shown why.
+//
+//   - SET LOCAL, DECLARE without hold, savepoints and transactions end with the
+//     transaction, and so does every portal.
+//   - EXECUTE, DEALLOCATE, UNLISTEN, CLOSE, DISCARD and the unlock functions
+//     only use or remove what a pin already protects; on a clean connection
+//     they find nothing.
+//   - RESET ALL and DISCARD ALL undo the alignment: resets.
+var pinsOf = [...]struct {
+	effect protocol.Effects
+	pin    Pin
+}{
+	{protocol.EffectUnknown, PinUnknown},
+	{protocol.EffectSet | protocol.EffectSetRole, PinSet},
+	{protocol.EffectListen, PinListen},
+	{protocol.EffectPrepare, PinPrepared},
+	{protocol.EffectTemp, PinTemp},
+	{protocol.EffectDeclareHold, PinCursor},
+	{protocol.EffectLoad, PinLoad},
+	{protocol.EffectAdvisoryLock, PinLock},
+	{protocol.EffectSequenceSet | protocol.EffectSequenceRead, PinSequence},
+	{protocol.EffectSeed, PinSeed},
+}
+
+// pinning are all effects that pin.
+const pinning = protocol.EffectUnknown | protocol.EffectSet | protocol.EffectSetRole | protocol.EffectListen |
+	protocol.EffectPrepare | protocol.EffectTemp | protocol.EffectDeclareHold | protocol.EffectLoad |
+	protocol.EffectAdvisoryLock | protocol.EffectSequenceSet | protocol.EffectSequenceRead | protocol.EffectSeed
+
+// resetting are the effects that undo the alignment.
+const resetting = protocol.EffectResetAll | protocol.EffectDiscardAll
+
+func (s *Session) scanOptions() protocol.ScanOptions {
+	return protocol.ScanOptions{StandardConforming: !s.state.StringsOff}
+}
+
+// classOf is what a statement borrows for.
+func classOf(v protocol.Verdict) connpool.Class {
+	if v.Effects.Has(protocol.EffectTxBegin) {
+		return connpool.Reserved
+	}
+	return connpool.Regular
+}
+
+// apply draws the consequences of a statement that has been sent. text is the
+// statement, nil when it is not at hand any more.
+func (s *Session) apply(v protocol.Verdict, text []byte) {
+	if s.unsafeEncoding {
+		s.pin(PinEncoding | PinUnknown)
+	}
+	if !v.Effects.Has(pinning) {
+		return
+	}
+	var p Pin
+	for _, e := range pinsOf {
+		if v.Effects.Has(e.effect) {
+			p |= e.pin
+		}
+	}
+	if v.Effects.Has(protocol.EffectSet) {
+		// A setting with a dot in its name may be new: DISCARD ALL leaves it
+		// defined, with an empty value that others would see.
+		if text == nil || bytes.IndexByte(text, '.') >= 0 {
+			s.custom = true
+		}
+		// RESET name goes back to the server's default, not to the client's
+		// startup packet.
+		s.realignDue = s.settings != nil
+	}
+	s.pin(p)
+}
+
+// queryEntry is the ledger entry of a simple Query.
+func queryEntry(v protocol.Verdict) entry {
+	e := entry{kind: replyQuery}
+	if v.Effects.Has(resetting) {
+		e.resets = resetSettings
+		if v.Statements == 1 && v.Effects == protocol.EffectDiscardAll {
+			e.resets = resetAll
+		}
+	}
+	return e
+}
+
+// resetBy: a statement that resets the session has succeeded.
+func (s *Session) resetBy(what reset) {
+	s.realignDue = s.settings != nil && s.pins != 0
+	if what == resetAll && s.srv.led.empty() && s.left == 0 && s.pins&unresettable == 0 && !s.custom {
+		s.pins &= clean
+		s.srv.dirty = false
+		s.realignDue = s.settings != nil && s.pins != 0
+	}
+}
+
+// foreignSequences keeps currval and lastval of somebody else from a client
+// whose first statement on this connection asks for them.
+func (s *Session) foreignSequences(v protocol.Verdict) {
+	if !s.fresh || !v.Effects.Has(protocol.EffectSequenceRead) || s.srv.lastUser == s.state.ID {
+		return
+	}
+	s.srv.unnamed = 0
+	s.srv.led.push(entry{kind: replyQuery, how: swallow})
+	s.host.ToServer(protocol.AppendQuery(nil, "DISCARD SEQUENCES"))
+}
+
+// harmlessFunctions are the functions that drivers call by FunctionCall: large
+// objects, whose descriptors end with the transaction (pg_proc.dat).
+var harmlessFunctions = map[uint32]bool{
+	715: true, 764: true, 952: true, 953: true, 954: true, 955: true, 956: true, 957: true, 958: true,
+	964: true, 1004: true, 3170: true, 3171: true, 3172: true, 3457: true, 3458: true, 3459: true, 3460: true,
+}
+
+func harmlessFunction(body []byte) bool {
+	return len(body) >= 4 && harmlessFunctions[binary.BigEndian.Uint32(body)]
+}

@@ -1,0 +1,177 @@
+package session
+
+import (
+	"bytes"
+
+	"github.com/multipooler/multipooler/connpool"
+	"github.com/multipooler/multipooler/protocol"
+)
+
+// The unnamed statement belongs to a session, but lives in a server connection
+// that other sessions use in between. Server.unnamed says whose statement the
+// server holds; the session keeps the text of its Parse, and a Bind or Describe
+// of "" on a connection that holds another one is preceded by that Parse.
+// Without this, somebody else's SQL would run.
+
+// parse handles a Parse.
+func (s *Session) parse(p []byte, total int) int {
+	whole := len(p) == total
+	name, rest, named := protocol.CString(p[protocol.HeaderLen:])
+	unnamed := named && len(name) == 0
+	sql, _, complete := protocol.CString(rest)
+	if !complete {
+		sql = rest
+	}
+	var sc protocol.Scanner
+	sc.Reset(s.scanOptions())
+	sc.Feed(sql)
+	var verdict protocol.Verdict
+	if complete || whole {
+		verdict = sc.Finish()
+	}
+	if !s.need(classOf(verdict)) {
+		if s.refusal != nil {
+			return s.refuse(protocol.MsgParse, p, total)
+		}
+		return 0
+	}
+	s.foreignSequences(verdict)
+	s.fresh = s.fresh && verdict.First == protocol.ClassBegin
+	if verdict.Effects.Has(resetting) && (s.settings != nil || s.state.AppName != "") {
+		s.pin(PinSet)
+		s.realignDue = s.settings != nil
+	}
+	if !unnamed {
+		s.pin(PinPrepared)
+	} else {
+		s.keepUnnamed(p, total)
+	}
+	s.srv.batch = true
+	s.push(entry{kind: replyParse, unnamed: unnamed})
+	s.host.ToServer(p)
+	if complete || whole {
+		s.rest(streamForward, total-len(p))
+		s.apply(verdict, sql)
+		return len(p)
+	}
+	s.stream(sc, streamParse, total-len(p))
+	return len(p)
+}
+
+// keepUnnamed keeps the Parse of an unnamed statement that is about to be sent.
+func (s *Session) keepUnnamed(p []byte, total int) {
+	s.pendingParses++
+	s.unnamedHeld = false
+	if !s.srv.skipping {
+		s.srv.unnamed = s.state.ID
+	}
+	s.state.Unnamed = s.state.Unnamed[:0]
+	if total > maxUnnamed {
+		s.pin(PinUnnamed)
+		return
+	}
+	s.state.Unnamed = append(s.state.Unnamed, p...)
+}
+
+// unnamedParsed: the server has taken an unnamed statement.
+func (s *Session) unnamedParsed(how handling) {
+	if how == inject {
+		return
+	}
+	s.pendingParses--
+	if s.pendingParses == 0 && len(s.state.Unnamed) > 0 {
+		s.unnamedHeld = true
+		s.pins &^= PinUnnamed
+	}
+}
+
+// unnamedFailed: the server has refused an unnamed statement; like PostgreSQL,
+// the session has none now.
+func (s *Session) unnamedFailed() {
+	s.pendingParses = max(0, s.pendingParses-1)
+	s.srv.unnamed = 0
+	s.dropText()
+	s.pins &^= PinUnnamed
+}
+
+// unnamedSkipped: the server has ignored an unnamed Parse because of an earlier
+// error. It may still hold an earlier statement, of which the text is gone.
+func (s *Session) unnamedSkipped() {
+	s.pendingParses = max(0, s.pendingParses-1)
+	s.dropText()
+	if s.srv.unnamed == s.state.ID {
+		s.pin(PinUnnamed)
+	}
+}
+
+// forgetUnnamed: a simple Query or a Close ends the unnamed statement.
+func (s *Session) forgetUnnamed() {
+	s.dropText()
+	s.pins &^= PinUnnamed
+}
+
+func (s *Session) dropText() {
+	s.unnamedHeld = false
+	if cap(s.state.Unnamed) > 512 {
+		s.state.Unnamed = nil
+	}
+	s.state.Unnamed = s.state.Unnamed[:0]
+}
+
+// extended handles Bind, Describe, Execute and Close.
+func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
+	if !s.need(connpool.Regular) {
+		if s.refusal != nil {
+			return s.refuse(typ, p, total)
+		}
+		return 0
+	}
+	body := p[protocol.HeaderLen:]
+	e := entry{kind: replyExecute}
+	switch typ {
+	case protocol.MsgBind:
+		e.kind = replyBind
+		// A statement name that cannot be read is the server's to complain
+		// about; it is treated as empty since it might be.
+		if m, err := protocol.ReadBind(body); err != nil || len(m.Statement) == 0 {
+			s.ensureUnnamed()
+		}
+	case protocol.MsgDescribe:
+		e.kind = replyDescribe
+		if m, err := protocol.ReadDescribe(body); err == nil && m.Kind == protocol.KindStatement && len(m.Name) == 0 {
+			s.ensureUnnamed()
+		}
+	case protocol.MsgClose:
+		e.kind = replyClose
+		if m, err := protocol.ReadClose(body); err == nil && m.Kind == protocol.KindStatement && len(m.Name) == 0 && !s.srv.skipping {
+			s.forgetUnnamed()
+			s.srv.unnamed = 0
+		}
+	}
+	s.srv.batch = true
+	s.push(e)
+	s.host.ToServer(p)
+	s.rest(streamForward, total-len(p))
+	return len(p)
+}
+
+// ensureUnnamed makes the unnamed statement of the server connection this
+// session's, or none.
+func (s *Session) ensureUnnamed() {
+	srv := s.srv
+	if srv.unnamed == s.state.ID || srv.skipping {
+		return
+	}
+	if s.unnamedHeld {
+		srv.unnamed = s.state.ID
+		srv.led.push(entry{kind: replyParse, how: inject, unnamed: true})
+		s.host.ToServer(bytes.Clone(s.state.Unnamed)) // the kept text may change before it is written
+		return
+	}
+	if srv.unnamed == 0 {
+		return // the server will say that there is none
+	}
+	srv.unnamed = 0
+	srv.led.push(entry{kind: replyClose, how: inject})
+	s.host.ToServer(protocol.AppendClose(nil, protocol.KindStatement, ""))
+}
