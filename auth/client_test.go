@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/xdg-go/scram"
@@ -318,5 +319,41 @@ func TestMalformedMD5Responses(t *testing.T) {
 			t.Fatalf("%q: %v %q", body, step, out)
 		}
 		wantError(t, c.Err(), want[0], want[1])
+	}
+}
+
+func TestKeysDerivedForAnotherSaltAreNotUsed(t *testing.T) {
+	users := everyKind(t)
+	for range 3 {
+		key, err := NewProcessKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := NewClientAuth(MethodSCRAM, "plain", users, ClientAuthOptions{Key: key})
+		if l, err := scramLogin(t, c, "secret", nil); err != nil || l.step != Done || l.worked != 1 {
+			t.Fatalf("%v %v, worked %d times", err, c.Err(), l.worked)
+		}
+	}
+}
+
+func TestConcurrentFirstLoginsShareOneDerivation(t *testing.T) {
+	const logins = 8
+	users := mustList(t, "\"alice\" \"secret\"\n")
+	var wg sync.WaitGroup
+	keys := make([]*serverKeys, logins)
+	for i := range logins {
+		wg.Go(func() {
+			c := NewClientAuth(MethodSCRAM, "alice", users, ClientAuthOptions{})
+			if l, err := scramLogin(t, c, "secret", nil); err != nil || l.step != Done {
+				t.Error(err, c.Err())
+			}
+			keys[i] = c.keys
+		})
+	}
+	wg.Wait()
+	for _, k := range keys {
+		if k != keys[0] {
+			t.Fatal("derived twice")
+		}
 	}
 }

@@ -33,7 +33,10 @@ func verifierText(t testing.TB, password, salt string, iterations int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cl.WithMinIterations(1).GetStoredCredentials(scram.KeyFactors{Salt: salt, Iters: iterations})
+	c, err := cl.WithMinIterations(1).GetStoredCredentialsWithError(scram.KeyFactors{Salt: salt, Iters: iterations})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return "SCRAM-SHA-256$" + itoa(iterations) + ":" + b64(salt) + "$" + b64(string(c.StoredKey)) + ":" + b64(string(c.ServerKey))
 }
 

@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/multipooler/multipooler/certs"
 	"github.com/xdg-go/scram"
+
+	"github.com/multipooler/multipooler/certs"
 )
 
 func plainSecret(t testing.TB, password string) Secret {
@@ -54,25 +55,25 @@ func testCert(t testing.TB) *x509.Certificate {
 }
 
 // talk lets a ServerLogin log in at a ClientAuth until one of them ends.
-func talk(t testing.TB, l *ServerLogin, c *ClientAuth) (clientErr error, serverErr *Error, done bool) {
+func talk(t testing.TB, l *ServerLogin, c *ClientAuth) (done bool, serverErr *Error, clientErr error) {
 	t.Helper()
 	server, replies := newLogin(t, c)
 	for {
 		if server.step == Failed {
-			return nil, c.Err(), false
+			return false, c.Err(), nil
 		}
 		var answer []byte
 		for _, r := range replies {
 			var err error
 			if answer, done, err = l.Step(r.code, r.payload); err != nil {
-				return err, nil, false
+				return false, nil, err
 			}
 		}
 		if done {
 			if server.step != Done {
 				t.Fatalf("done at one side only: %v", server.step)
 			}
-			return nil, nil, true
+			return true, nil, nil
 		}
 		if n := int(binary.BigEndian.Uint32(answer[1:])); answer[0] != 'p' || n+1 != len(answer) {
 			t.Fatalf("not one message: %q", answer)
@@ -120,7 +121,7 @@ func TestBothSidesAgree(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := NewServerLogin(tc.user, tc.secret, ServerLoginOptions{EndPoint: tc.client, Binding: tc.binding})
 			c := NewClientAuth(tc.method, tc.user, users, ClientAuthOptions{EndPoint: tc.serv})
-			clientErr, serverErr, done := talk(t, l, c)
+			done, serverErr, clientErr := talk(t, l, c)
 			if tc.want == "" {
 				if !done || l.Method() != tc.used || c.ChannelBound() != strings.HasSuffix(tc.used, "-plus") {
 					t.Fatalf("got %v %v by %s", clientErr, serverErr, l.Method())
@@ -145,11 +146,11 @@ func TestKeysOfAClientsLoginLogInWhereTheVerifierIsTheSame(t *testing.T) {
 	if !ok || keys.Kind() != KindKeys {
 		t.Fatal("no keys")
 	}
-	if err, serr, done := talk(t, NewServerLogin("v", keys, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", users, ClientAuthOptions{})); !done {
+	if done, serr, err := talk(t, NewServerLogin("v", keys, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", users, ClientAuthOptions{})); !done {
 		t.Fatal(err, serr)
 	}
 	other := mustList(t, "\"v\" \""+verifierText(t, "secret", "fedcba9876543210", 4096)+"\"\n")
-	err, _, done := talk(t, NewServerLogin("v", keys, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", other, ClientAuthOptions{}))
+	done, _, err := talk(t, NewServerLogin("v", keys, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", other, ClientAuthOptions{}))
 	if done || err == nil || !strings.Contains(err.Error(), "same salt and iteration count") {
 		t.Fatal(err)
 	}
@@ -157,7 +158,10 @@ func TestKeysOfAClientsLoginLogInWhereTheVerifierIsTheSame(t *testing.T) {
 
 func TestAnotherImplementationsServerAcceptsOurLogin(t *testing.T) {
 	cl, _ := scram.SHA256.NewClient("", "sec\u00adret", "")
-	creds := cl.GetStoredCredentials(scram.KeyFactors{Salt: testSalt, Iters: 4096})
+	creds, err := cl.GetStoredCredentialsWithError(scram.KeyFactors{Salt: testSalt, Iters: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
 	srv, err := scram.SHA256.NewServer(func(string) (scram.StoredCredentials, error) { return creds, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +345,7 @@ func TestServerLoginsDeriveKeysOncePerSalt(t *testing.T) {
 	s := plainSecret(t, "secret")
 	var first *clientKeys
 	for range 3 {
-		if err, serr, done := talk(t, NewServerLogin("v", s, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", users, ClientAuthOptions{})); !done {
+		if done, serr, err := talk(t, NewServerLogin("v", s, ServerLoginOptions{}), NewClientAuth(MethodSCRAM, "v", users, ClientAuthOptions{})); !done {
 			t.Fatal(err, serr)
 		}
 		if first == nil {
