@@ -90,6 +90,9 @@ func Run(ctx context.Context, cfg Config) error {
 func runScripts(ctx context.Context, cfg Config, scripts []script) error {
 	for _, url := range []string{cfg.Direct, cfg.Proxy} {
 		if err := setUp(ctx, url, len(scripts)); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			return fmt.Errorf("differential: set up: %w", err)
 		}
 	}

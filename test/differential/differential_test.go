@@ -147,6 +147,17 @@ func TestAHangNamesTheMessage(t *testing.T) {
 	}
 }
 
+func TestRunEndsWithItsContext(t *testing.T) {
+	_, left, right := twins(t)
+	stopped := errors.New("stopped by the test")
+	ctx, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	time.AfterFunc(time.Second, func() { stop(stopped) })
+	if err := Run(ctx, Config{Direct: left, Proxy: right, State: true, Clients: 4, Steps: 1000, Reconnect: true}); !errors.Is(err, stopped) {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatASessionCarriesIsListed(t *testing.T) {
 	s := pgtest.Shared(t)
 	conn, err := pgconn.Connect(t.Context(), s.URL("app", "app"))

@@ -64,7 +64,7 @@ func (p *pair) section(ctx context.Context, index int, sec section) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := p.connect(ctx); err != nil {
+		if err := p.connect(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
 		p.sinceConnect = append(p.sinceConnect, st)

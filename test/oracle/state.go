@@ -185,7 +185,7 @@ func (c *client) owned(ctx context.Context, use, value, missing string) error {
 	res, err := c.read(ctx, use)
 	if err == nil {
 		c.violate("%s works in a session that has no such thing: %.100q (marker of client %s)",
-			use, res[0].Rows, owner(fmt.Append(nil, res[0].Rows)))
+			use, res[0].Rows, owner(fmt.Appendf(nil, "%q", res[0].Rows)))
 		return nil
 	}
 	if sqlState(err) != missing {
