@@ -264,16 +264,20 @@ func (l *loader) passwordFile(t *Target, path string, src Source, key string) {
 		return
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	problem := ""
 	switch {
 	case len(data) > maxPassword:
-		l.add(src, key, "%s is longer than %d bytes, that is no password", path, maxPassword)
+		problem = fmt.Sprintf("%s is longer than %d bytes, that is no password", path, maxPassword)
 	case text == "":
-		l.add(src, key, "%s is empty", path)
+		problem = path + " is empty"
 	case strings.ContainsAny(text, "\x00\n"):
-		l.add(src, key, "%s holds more than one line", path)
+		problem = path + " holds more than one line"
 	default:
 		t.Password = Secret(text)
+		return
 	}
+	l.add(src, key, "%s", problem)
+	l.markBroken("targets")
 }
 
 // deref replaces env:NAME by what the variable holds.
