@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"testing"
@@ -170,12 +171,11 @@ func tcpPair(t testing.TB) (fd int, peer *net.TCPConn) {
 	return fd, nc.(*net.TCPConn)
 }
 
-// pattern is n bytes in which a lost, doubled or moved byte shows.
+// pattern is n bytes in which a lost, doubled or moved byte shows. A shorter
+// pattern is the beginning of a longer one.
 func pattern(n int) []byte {
 	p := make([]byte, n)
-	for i := range p {
-		p[i] = byte(i * 7 / 5 >> (i >> 10 & 3))
-	}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(p)
 	return p
 }
 

@@ -110,7 +110,7 @@ func TestFiftyMegabytesOfTLSAreIdenticalInBothDirections(t *testing.T) {
 	for _, side := range tlsSides {
 		t.Run(side.name, func(t *testing.T) {
 			l := startLoop(t, 0, Config{})
-			var got []byte
+			got := make([]byte, 0, len(want))
 			sent := 0
 			ended := make(chan error, 1)
 			send := func(c *Conn) {
