@@ -28,7 +28,8 @@ const (
 // measureIdle runs the memory rows: fresh processes each time, since memory
 // that a process once had shapes what it has later.
 func (b *bench) measureIdle(ctx context.Context, results []*result) error {
-	for round := range min(idleRounds, b.opts.rounds) {
+	rounds := min(idleRounds, max(1, b.opts.rounds/2)) // one in a quick run
+	for round := range rounds {
 		for _, res := range results {
 			names := slices.DeleteFunc(b.names(), func(n string) bool { return n == "direct" })
 			if round%2 == 1 {
@@ -47,7 +48,7 @@ func (b *bench) measureIdle(ctx context.Context, results []*result) error {
 				res.samples[name] = append(res.samples[name], s)
 			}
 		}
-		say("memory: round %d of %d", round+1, min(idleRounds, b.opts.rounds))
+		say("memory: round %d of %d", round+1, rounds)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func run(ctx context.Context, o options) error {
 	}
 	printReport(os.Stdout, results, b.names())
 	say("load at the end %s", loadAverage())
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return errors.Join(cause, err)
 	}
 	return err
