@@ -80,7 +80,7 @@ func (sc *serverConn) Received(_ *eventloop.Conn, p []byte) int {
 func (sc *serverConn) alone(p []byte) int {
 	before := sc.srv.Params()
 	n, err := sc.srv.Feed(p)
-	if sc.srv.Params() != before {
+	if !sc.settling && !sc.draining && !sc.srv.Params().SameButName(before) {
 		sc.target.forgetParams(sc.pc.Pool().Handle())
 	}
 	switch {

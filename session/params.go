@@ -21,6 +21,14 @@ func (p *Params) Get(name string) (string, bool) {
 	return p.list[i].Value, true
 }
 
+// SameButName tells whether both lists report the same but for the cosmetic
+// application_name.
+func (p *Params) SameButName(q *Params) bool {
+	return p == q || slices.EqualFunc(p.All(), q.All(), func(a, b Setting) bool {
+		return a == b || a.Name == "application_name" && b.Name == "application_name"
+	})
+}
+
 // All returns the parameters; the caller must not change them.
 func (p *Params) All() []Setting {
 	if p == nil {

@@ -143,7 +143,14 @@ func (s *Session) Start(known *Params) {
 		s.welcome(known)
 		return
 	}
-	s.need(connpool.Regular)
+	s.borrowForLogin()
+}
+
+// borrowForLogin borrows a server connection to learn what it reports.
+func (s *Session) borrowForLogin() {
+	if s.need(connpool.Regular) {
+		s.aligned()
+	}
 	s.afterClient()
 }
 
@@ -389,8 +396,7 @@ func (s *Session) serverLost(err error) {
 		s.release(Close)
 		s.retries = retries + 1
 		if s.state.Phase == PhaseLogin {
-			s.need(connpool.Regular)
-			s.afterClient()
+			s.borrowForLogin()
 			return
 		}
 		s.host.Redeliver()
