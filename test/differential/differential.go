@@ -43,8 +43,8 @@ type Config struct {
 	// than it has server connections.
 	State   bool
 	Holders int
-	// Reconnect ends the session after each section with state: for a proxy
-	// that keeps a pin until the session ends.
+	// Reconnect ends the session after each section: for a proxy that keeps a
+	// pin until the session ends, whatever in a section made it pin.
 	Reconnect bool
 	// Hang is how long a reply may take (10 s).
 	Hang time.Duration

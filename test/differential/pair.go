@@ -75,7 +75,7 @@ func (p *pair) section(ctx context.Context, index int, sec section) error {
 	if err := p.compareNotes(ctx, index, len(sec.steps)-1); err != nil {
 		return err
 	}
-	if sec.holds && p.cfg.Reconnect {
+	if p.cfg.Reconnect {
 		p.hangUp()
 	}
 	return nil
