@@ -89,11 +89,17 @@ func Run(ctx context.Context, cfg Config) error {
 // runScripts runs one script per client; an empty one does not connect.
 func runScripts(ctx context.Context, cfg Config, scripts []script) error {
 	for _, url := range []string{cfg.Direct, cfg.Proxy} {
-		if err := setUp(ctx, url, len(scripts)); err != nil {
+		// Bounded, since it waits for locks: those of a former session that a
+		// proxy has not ended would be waited for without end.
+		timed, stop := context.WithTimeoutCause(ctx, 2*cfg.Hang, fmt.Errorf("tables not free after %s", 2*cfg.Hang))
+		err := setUp(timed, url, len(scripts))
+		cause := context.Cause(timed)
+		stop()
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return fmt.Errorf("differential: set up: %w", err)
+			return fmt.Errorf("differential: set up: %w", errors.Join(cause, err))
 		}
 	}
 	ctx, stop := context.WithCancelCause(ctx)

@@ -82,7 +82,9 @@ func (g *gen) settings() section {
 // objects of a session: temporary tables, PREPARE, held cursors, advisory
 // locks. Keys carry the client, since locks are the database's.
 func (g *gen) objects() section {
-	var s section
+	// A server process that has never had a temporary table says 3F000 where
+	// another says 42P01; that is its history, not the session's.
+	s := section{steps: g.queries("create temp table first_of_all (a int)")}
 	for range 2 + g.rng.IntN(6) {
 		s.steps = append(s.steps, g.queries(pick(g,
 			"create temp table tmp (a int)", "insert into pg_temp.tmp values (1)", "select count(*) from pg_temp.tmp", "drop table pg_temp.tmp",
