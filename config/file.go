@@ -107,12 +107,13 @@ func (r *fileReader) syntax(err error) {
 	src := r.at(nil)
 	src.Line = le.Mark.Line
 	msg := "not YAML"
-	if le.Stage == yaml.ScannerStage || le.Stage == yaml.ParserStage {
+	switch le.Stage {
+	case yaml.ScannerStage, yaml.ParserStage:
 		msg += ": " + le.Message
 		if le.ContextMsg != "" {
 			msg += fmt.Sprintf(" (%s that began in line %d)", le.ContextMsg, le.ContextMark.Line)
 		}
-	} else if le.Stage == yaml.ComposerStage {
+	case yaml.ComposerStage:
 		msg = "a value that starts with '*' or '&' must be quoted (YAML aliases are not supported)"
 	}
 	r.add(src, "", "%s", msg)

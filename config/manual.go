@@ -117,11 +117,7 @@ func Help() string {
 				fmt.Fprintf(&b, " (%s)", d)
 			}
 			b.WriteByte('\n')
-			text := o.text
-			for _, s := range f.seeds {
-				text += "; also as " + s
-			}
-			wrap(&b, "      ", text)
+			wrap(&b, "      ", strings.Join(append([]string{o.text}, f.seeds...), "; also as "))
 		}
 		b.WriteByte('\n')
 	}

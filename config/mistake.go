@@ -67,7 +67,7 @@ func Mistakes(err error) []error {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // joined errors are not wrapped further
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, e := range joined.Unwrap() {
 			out = append(out, Mistakes(e)...)

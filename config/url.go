@@ -89,11 +89,9 @@ func ParseURL(raw string) (Target, error) {
 // splitAuthority cuts host[:port] or [v6][:port]; no port gives 0.
 func splitAuthority(s string) (host string, port int, err error) {
 	if v6, ok := strings.CutPrefix(s, "["); ok {
-		end := strings.IndexByte(v6, ']')
-		if end < 0 {
+		if host, s, ok = strings.Cut(v6, "]"); !ok {
 			return "", 0, errors.New("the IPv6 address lacks its ']'")
 		}
-		host, s = v6[:end], v6[end+1:]
 		if a, err := netip.ParseAddr(host); err != nil || !a.Is6() {
 			return "", 0, errors.New("what stands in [ ] is not an IPv6 address")
 		}

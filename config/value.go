@@ -20,8 +20,14 @@ var sizeUnits = []struct {
 	factor int64
 }{
 	// The longest first; PostgreSQL's kB, MB, GB are powers of 1024 too.
-	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
-	{"GB", 1 << 30}, {"MB", 1 << 20}, {"kB", 1 << 10}, {"B", 1}, {"", 1},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"GB", 1 << 30},
+	{"MB", 1 << 20},
+	{"kB", 1 << 10},
+	{"B", 1},
+	{"", 1},
 }
 
 func (s Size) String() string {

@@ -233,7 +233,7 @@ func (w *world) dialFailed(*rapid.T) {
 		return
 	}
 	w.held, w.ended = w.held-1, w.ended+1
-	err := error(errors.New("refused"))
+	err := errors.New("refused")
 	if rapid.IntRange(0, 3).Draw(w.t, "full") == 0 {
 		err = sqlError("53300")
 	}
@@ -332,7 +332,6 @@ func (w *world) shut(*rapid.T) {
 }
 
 func (w *world) check(*rapid.T) {
-
 	audit(w.t, w.a, w.drained)
 	s := w.a.Stats()
 	waiting := 0

@@ -34,7 +34,6 @@ type stressLoop struct {
 
 	parked   []*Conn[res] // connections this loop has parked, or knows to be: for events
 	sessions []*stressSession
-	done     int
 }
 
 // stressSession is a client: it borrows, works for a few turns of its loop,

@@ -3,6 +3,7 @@
 package eventloop
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -244,7 +245,7 @@ func (c *Conn) freeBuffers() {
 func (l *Loop) end(c *Conn, err error) {
 	c.flags |= flagEnding | flagNoWrite
 	l.dropPending(c)
-	if c.flags&flagWErr != 0 && err == io.EOF {
+	if c.flags&flagWErr != 0 && errors.Is(err, io.EOF) {
 		err = syscall.Errno(c.werr) // the earlier of the two, and the cause
 	}
 	l.calls++

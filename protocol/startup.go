@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -272,9 +273,9 @@ func (s *Startup) replication(value string) error {
 
 // Param returns the value that holds in the end, and whether there is one.
 func (s *Startup) Param(name string) (value string, ok bool) {
-	for i := len(s.Params) - 1; i >= 0; i-- {
-		if strings.EqualFold(s.Params[i].Name, name) {
-			return s.Params[i].Value, true
+	for _, p := range slices.Backward(s.Params) {
+		if strings.EqualFold(p.Name, name) {
+			return p.Value, true
 		}
 	}
 	return "", false
