@@ -1,0 +1,5 @@
+//go:build !race
+
+package mp
+
+const raceDetector = false
