@@ -18,6 +18,9 @@ const (
 	orphanLimit = 256 << 10
 )
 
+// unnamedInDoubt is nobody's id: the server may hold an unnamed statement.
+const unnamedInDoubt = ^uint64(0)
+
 // Server is the protocol state of one server connection. It is created after
 // login and belongs to whoever owns the connection: a session, or nobody while
 // it is idle or being settled.
@@ -334,6 +337,9 @@ func (sv *Server) skipAfter(body []byte, drop bool) bool {
 // skipToSync drops what the server will not answer: everything up to the next
 // Sync, which may not have been sent yet.
 func (sv *Server) skipToSync() {
+	// A Parse, a Close or a Query that changed the unnamed statement may be
+	// among what is ignored now.
+	sv.unnamed = unnamedInDoubt
 	for first := true; sv.led.n > 0; first = false {
 		e := sv.led.at(0)
 		if e.kind == replySync {

@@ -55,6 +55,9 @@ type Session struct {
 	pendingParses int
 	// unnamedHeld: the server's answer to the Parse of state.Unnamed is known.
 	unnamedHeld bool
+	// overwritten: the server may hold an unnamed statement of the session of
+	// which the text is not kept any more.
+	overwritten bool
 	// unsafeEncoding: statements cannot be read in the client's encoding.
 	unsafeEncoding bool
 
@@ -284,6 +287,7 @@ func (s *Session) release(how Disposal) {
 	srv.lastUser = s.state.ID
 	s.aligning, s.realigning, s.realignDue, s.custom, s.stalled = false, false, false, false, false
 	s.retries = 0
+	s.pendingParses, s.overwritten = 0, false
 	s.pins &= PinMode
 	s.host.Release(srv, how)
 }

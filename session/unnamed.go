@@ -12,6 +12,13 @@ import (
 // server holds; the session keeps the text of its Parse, and a Bind or Describe
 // of "" on a connection that holds another one is preceded by that Parse.
 // Without this, somebody else's SQL would run.
+//
+// Messages are sent before the replies to earlier ones are known, and the server
+// ignores what follows an error. Therefore the first extended message of a loan
+// settles the matter: nothing in front of it can fail, so a Parse of "", a Close
+// of "" or the session's own Parse in front of it is certain to be read, and
+// from then on the server holds the session's own statement or none, whatever is
+// ignored later. Server.unnamed is 0 only where none is certain.
 
 // parse handles a Parse.
 func (s *Session) parse(p []byte, total int) int {
@@ -41,10 +48,11 @@ func (s *Session) parse(p []byte, total int) int {
 		s.pin(PinSet)
 		s.realignDue = s.settings != nil
 	}
-	if !unnamed {
-		s.pin(PinPrepared)
-	} else {
+	if unnamed {
 		s.keepUnnamed(p, total)
+	} else {
+		s.claimUnnamed(false)
+		s.pin(PinPrepared)
 	}
 	s.srv.batch = true
 	s.push(entry{kind: replyParse, unnamed: unnamed})
@@ -61,6 +69,7 @@ func (s *Session) parse(p []byte, total int) int {
 // keepUnnamed keeps the Parse of an unnamed statement that is about to be sent.
 func (s *Session) keepUnnamed(p []byte, total int) {
 	s.pendingParses++
+	s.overwritten = s.overwritten || s.unnamedHeld
 	s.unnamedHeld = false
 	if !s.srv.skipping {
 		s.srv.unnamed = s.state.ID
@@ -79,7 +88,11 @@ func (s *Session) unnamedParsed(how handling) {
 		return
 	}
 	s.pendingParses--
-	if s.pendingParses == 0 && len(s.state.Unnamed) > 0 {
+	s.overwritten = s.pendingParses > 0 || len(s.state.Unnamed) == 0
+	if s.pendingParses == 0 {
+		s.srv.unnamed = s.state.ID
+	}
+	if !s.overwritten {
 		s.unnamedHeld = true
 		s.pins &^= PinUnnamed
 	}
@@ -89,17 +102,18 @@ func (s *Session) unnamedParsed(how handling) {
 // the session has none now.
 func (s *Session) unnamedFailed() {
 	s.pendingParses = max(0, s.pendingParses-1)
-	s.srv.unnamed = 0
+	s.overwritten = false
 	s.dropText()
 	s.pins &^= PinUnnamed
 }
 
 // unnamedSkipped: the server has ignored an unnamed Parse because of an earlier
-// error. It may still hold an earlier statement, of which the text is gone.
+// error. It may still hold an earlier statement, of which the text is gone:
+// only this server connection has it.
 func (s *Session) unnamedSkipped() {
 	s.pendingParses = max(0, s.pendingParses-1)
 	s.dropText()
-	if s.srv.unnamed == s.state.ID {
+	if s.overwritten {
 		s.pin(PinUnnamed)
 	}
 }
@@ -107,6 +121,7 @@ func (s *Session) unnamedSkipped() {
 // forgetUnnamed: a simple Query or a Close ends the unnamed statement.
 func (s *Session) forgetUnnamed() {
 	s.dropText()
+	s.overwritten = false
 	s.pins &^= PinUnnamed
 }
 
@@ -128,25 +143,30 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 	}
 	body := p[protocol.HeaderLen:]
 	e := entry{kind: replyExecute}
+	uses, closes := false, false
 	switch typ {
 	case protocol.MsgBind:
 		e.kind = replyBind
 		// A statement name that cannot be read is the server's to complain
 		// about; it is treated as empty since it might be.
 		if m, err := protocol.ReadBind(body); err != nil || len(m.Statement) == 0 {
-			s.ensureUnnamed()
+			uses = true
 		}
 	case protocol.MsgDescribe:
 		e.kind = replyDescribe
 		if m, err := protocol.ReadDescribe(body); err == nil && m.Kind == protocol.KindStatement && len(m.Name) == 0 {
-			s.ensureUnnamed()
+			uses = true
 		}
 	case protocol.MsgClose:
 		e.kind = replyClose
-		if m, err := protocol.ReadClose(body); err == nil && m.Kind == protocol.KindStatement && len(m.Name) == 0 && !s.srv.skipping {
-			s.forgetUnnamed()
-			s.srv.unnamed = 0
+		if m, err := protocol.ReadClose(body); err == nil && m.Kind == protocol.KindStatement && len(m.Name) == 0 {
+			closes = true
 		}
+	}
+	s.claimUnnamed(uses)
+	if closes && !s.srv.skipping {
+		s.forgetUnnamed()
+		s.srv.unnamed = 0
 	}
 	s.srv.batch = true
 	s.push(e)
@@ -155,23 +175,22 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 	return len(p)
 }
 
-// ensureUnnamed makes the unnamed statement of the server connection this
-// session's, or none.
-func (s *Session) ensureUnnamed() {
+// claimUnnamed makes the unnamed statement of the server connection this
+// session's own, or none, before the first extended message of a loan; later
+// in a loan it only brings back what an error has put in doubt.
+func (s *Session) claimUnnamed(uses bool) {
 	srv := s.srv
-	if srv.unnamed == s.state.ID || srv.skipping {
-		return
-	}
-	if s.unnamedHeld {
+	switch {
+	case srv.skipping, s.pendingParses > 0, srv.unnamed == s.state.ID:
+	case uses && s.unnamedHeld:
 		srv.unnamed = s.state.ID
 		srv.led.push(entry{kind: replyParse, how: inject, unnamed: true})
 		s.host.ToServer(bytes.Clone(s.state.Unnamed)) // the kept text may change before it is written
-		return
+	case srv.unnamed == 0, s.overwritten:
+		// The server has none, or one that only it knows.
+	default:
+		srv.unnamed = 0
+		srv.led.push(entry{kind: replyClose, how: inject})
+		s.host.ToServer(protocol.AppendClose(nil, protocol.KindStatement, ""))
 	}
-	if srv.unnamed == 0 {
-		return // the server will say that there is none
-	}
-	srv.unnamed = 0
-	srv.led.push(entry{kind: replyClose, how: inject})
-	s.host.ToServer(protocol.AppendClose(nil, protocol.KindStatement, ""))
 }
