@@ -109,6 +109,8 @@ func fullSource() *fakeSource {
 			{Key: "listen", Value: "0.0.0.0:6432", Default: "127.0.0.1:6432", Origin: "flag"},
 		},
 		totals: Totals{
+			ReloadFailed: true, ConfigLoaded: noon,
+
 			LoggingIn: 2,
 			Slots:     Slots{Capacity: 150, Free: 10, Dialing: 20, Idle: 30, Active: 40, Draining: 50},
 			Pins:      Counts{"listen": 1, "temp_table": 1},

@@ -3,6 +3,7 @@ package admin
 import (
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -17,6 +18,7 @@ type MetricsConfig struct {
 	MaxPools int // metrics.max_pools; 0 = DefaultMaxPools
 	Version  string
 	Revision string // of the source, may be empty
+	Service  string // service_name, what the operator calls this instance
 }
 
 // MetricInfo describes one metric for documentation.
@@ -44,12 +46,14 @@ type Metrics struct {
 	metrics  []*metric
 	version  string
 	revision string
+	service  string
 
 	buildInfo, clients, servers, poolWaiting, maxWait, pinned  *metric
 	queries, transactions, bytes                               *metric
 	connects, closes, logins, disconnects, cancels, pins       *metric
 	acquireTimeouts, acquireRejected, acquireSeconds           *metric
 	slots, slotsCapacity, loggingIn, panics                    *metric
+	reloadSuccessful, reloadTime                               *metric
 	dbInUse, dbIdle, dbAcquires, dbAcquireTimeouts, dbDuration *metric
 }
 
@@ -63,12 +67,13 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		pools:    newPoolLabels(cfg.MaxPools),
 		version:  cfg.Version,
 		revision: cfg.Revision,
+		service:  cfg.Service,
 	}
 	gauge := func(name, help string, labels ...string) *metric { return m.declare("gauge", name, help, labels) }
 	counter := func(name, help string, labels ...string) *metric { return m.declare("counter", name, help, labels) }
 	histogram := func(name, help string) *metric { return m.declare("histogram", name, help, nil) }
 
-	m.buildInfo = gauge("multipooler_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion")
+	m.buildInfo = gauge("multipooler_build_info", "Always 1; the labels say what runs.", "version", "revision", "goversion", "service")
 	m.clients = gauge("multipooler_clients", "Logged-in clients.", "pool", "state")
 	m.servers = gauge("multipooler_servers", "Server connections; each holds a slot.", "pool", "state")
 	m.poolWaiting = gauge("multipooler_pool_waiting", "Clients that wait for a server connection.", "pool")
@@ -90,6 +95,8 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 	m.slotsCapacity = gauge("multipooler_slots_capacity", "Most server connections at a time.")
 	m.loggingIn = gauge("multipooler_clients_logging_in", "Clients between accept and the end of login.")
 	m.panics = counter("multipooler_panics_total", "Broken invariants that were contained.")
+	m.reloadSuccessful = gauge("multipooler_config_last_reload_successful", "Whether the configuration was read without a mistake the last time.")
+	m.reloadTime = gauge("multipooler_config_last_reload_success_timestamp_seconds", "When the configuration in force was read.")
 	m.dbInUse = gauge("db_connections_in_use", "Current number of database connections in use.")
 	m.dbIdle = gauge("db_connections_idle", "Current number of idle database connections.")
 	m.dbAcquires = counter("db_connection_acquire_total", "Total number of database connection acquisitions.")
@@ -145,7 +152,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 
-	send(m.buildInfo, 1, label(m.version), label(m.revision), runtime.Version())
+	send(m.buildInfo, 1, label(m.version), label(m.revision), runtime.Version(), label(m.service))
 
 	pools, bytes := m.pools.group(m.source.Pools())
 	for name, g := range pools {
@@ -180,6 +187,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	send(m.acquireTimeouts, float64(t.AcquireTimeouts))
 	send(m.loggingIn, float64(t.LoggingIn))
 	send(m.panics, float64(t.Panics))
+	send(m.reloadSuccessful, oneIf(!t.ReloadFailed))
+	send(m.reloadTime, unixSeconds(t.ConfigLoaded))
 	for state, n := range map[string]int{
 		"free": t.Slots.Free, "dialing": t.Slots.Dialing, "idle": t.Slots.Idle,
 		"active": t.Slots.Active, "draining": t.Slots.Draining,
@@ -195,6 +204,21 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, d := range [...]*metric{m.acquireSeconds, m.dbDuration} {
 		ch <- prometheus.MustNewConstHistogram(d.desc, t.Acquire.Count(), t.Acquire.Sum.Seconds(), t.Acquire.cumulative())
 	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// unixSeconds is 0 for the zero time.
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
 }
 
 // cumulative gives the buckets in Prometheus' form: observations up to each

@@ -78,6 +78,12 @@ multipooler_client_maxwait_seconds{pool="bob@shop"} 0
 # TYPE multipooler_bytes_total counter
 multipooler_bytes_total{direction="received"} 1000
 multipooler_bytes_total{direction="sent"} 2000
+# HELP multipooler_config_last_reload_successful Whether the configuration was read without a mistake the last time.
+# TYPE multipooler_config_last_reload_successful gauge
+multipooler_config_last_reload_successful 0
+# HELP multipooler_config_last_reload_success_timestamp_seconds When the configuration in force was read.
+# TYPE multipooler_config_last_reload_success_timestamp_seconds gauge
+multipooler_config_last_reload_success_timestamp_seconds 1.7723664e+09
 # HELP db_connections_in_use Current number of database connections in use.
 # TYPE db_connections_in_use gauge
 db_connections_in_use 40
@@ -92,7 +98,8 @@ db_connection_acquire_total 3
 db_connection_acquire_timeout_total 11
 `
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "multipooler_clients", "multipooler_servers",
-		"multipooler_client_maxwait_seconds", "multipooler_bytes_total", "db_connections_in_use", "db_connections_idle",
+		"multipooler_client_maxwait_seconds", "multipooler_bytes_total",
+		"multipooler_config_last_reload_successful", "multipooler_config_last_reload_success_timestamp_seconds", "db_connections_in_use", "db_connections_idle",
 		"db_connection_acquire_total", "db_connection_acquire_timeout_total"); err != nil {
 		t.Error(err)
 	}

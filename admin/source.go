@@ -176,6 +176,9 @@ type Totals struct {
 	Connects     Counts  // server connections, by result
 	ServerCloses Counts  // server connections, by reason
 
+	ReloadFailed bool      // the latest reload of the configuration was refused
+	ConfigLoaded time.Time // when the configuration in force was read
+
 	AcquireTimeouts uint64
 	AcquireRejected Counts // refused before or while queueing, by reason; timeouts not included
 }

@@ -34,8 +34,8 @@ type Config struct {
 	File           string        `key:"config" reload:"restart" from:"flag"` // path of the file that was read, "" = none
 	Listen         []string      `key:"listen" reload:"restart"`             // use Listeners() for the parsed form
 	UnixSocketMode fs.FileMode   `key:"unix_socket_mode" reload:"restart"`
-	HTTPListen     string        `key:"http_listen" reload:"restart"` // "" = off
-	TCPKeepalive   time.Duration `key:"tcp_keepalive"`                // idle time before the first probe, both sides; 0 = the system's setting
+	HTTPListen     string        `key:"http_listen" reload:"restart"`   // "" = off
+	TCPKeepalive   time.Duration `key:"tcp_keepalive" reload:"restart"` // idle time before the first probe, both sides; 0 = the system's setting
 	EventLoops     int           `key:"event_loops" min:"0" max:"1024" reload:"restart"`
 	ReadBuffer     Size          `key:"event_loop_read_buffer" min:"8KiB" max:"16MiB" reload:"restart"`
 	HighWater      Size          `key:"event_loop_high_water" min:"16KiB" max:"1GiB" reload:"restart"` // backlog at which the other side is no longer read; resume at a quarter
@@ -113,10 +113,10 @@ const (
 // client certificate signed by CA, verify-full also wants its common name to be
 // the user name.
 type ClientTLS struct {
-	Mode TLSMode `key:"tls_mode" oneof:"|disable|allow|prefer|require|verify-ca|verify-full"` // after Load never "": prefer with a certificate, else disable
-	Cert string  `key:"tls_cert"`
-	Key  string  `key:"tls_key"`
-	CA   string  `key:"tls_ca"`
+	Mode TLSMode `key:"tls_mode" oneof:"|disable|allow|prefer|require|verify-ca|verify-full" reload:"restart"` // after Load never "": prefer with a certificate, else disable
+	Cert string  `key:"tls_cert" reload:"restart"`
+	Key  string  `key:"tls_key" reload:"restart"`
+	CA   string  `key:"tls_ca" reload:"restart"`
 }
 
 // ServerTLS is TLS towards a server. The modes are libpq's: allow tries plain
@@ -125,11 +125,11 @@ type ClientTLS struct {
 // chain, verify-full the host name as well. CA "" with verify-full means the
 // system's roots, and so does "system", which excludes every other mode.
 type ServerTLS struct {
-	Mode        TLSMode     `key:"server_tls_mode" oneof:"|disable|allow|prefer|require|verify-ca|verify-full"`
-	Negotiation Negotiation `key:"server_tls_negotiation" oneof:"|postgres|direct"`
-	CA          string      `key:"server_tls_ca"`
-	Cert        string      `key:"server_tls_cert"`
-	Key         string      `key:"server_tls_key"`
+	Mode        TLSMode     `key:"server_tls_mode" oneof:"|disable|allow|prefer|require|verify-ca|verify-full" reload:"restart"`
+	Negotiation Negotiation `key:"server_tls_negotiation" oneof:"|postgres|direct" reload:"restart"`
+	CA          string      `key:"server_tls_ca" reload:"restart"`
+	Cert        string      `key:"server_tls_cert" reload:"restart"`
+	Key         string      `key:"server_tls_key" reload:"restart"`
 }
 
 // Negotiation is how TLS starts: asked for by an SSLRequest, or at once with
@@ -166,14 +166,14 @@ type Pool struct {
 // Server bounds what is done to a server connection.
 type Server struct {
 	ConnectTimeout    time.Duration `key:"server_connect_timeout" min:"1ms"`                  // dial and login; Targets[i].ConnectTimeout is the effective one
-	CheckPeriod       time.Duration `key:"server_check_period" seed:"DB_HEALTH_CHECK_PERIOD"` // 0 = no checks
+	CheckPeriod       time.Duration `key:"server_check_period" seed:"DB_HEALTH_CHECK_PERIOD"` // a peer that has vanished is noticed on an idle connection within this; 0 = tcp_keepalive decides
 	QuarantineTimeout time.Duration `key:"server_quarantine_timeout" min:"1ms"`
 }
 
 // Cancel bounds cancel requests that are passed on to a server.
 type Cancel struct {
 	Timeout     time.Duration `key:"cancel_timeout" min:"1ms"`
-	Concurrency int           `key:"cancel_concurrency" min:"1" max:"10000"`
+	Concurrency int           `key:"cancel_concurrency" min:"1" max:"10000" reload:"restart"`
 }
 
 // Drain is how the process ends: after SIGTERM it serves on for Delay, then

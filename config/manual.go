@@ -44,7 +44,7 @@ var manual = []chapter{
 			{"server_tls_cert", "FILE", "certificate that multipooler shows to servers"},
 			{"server_tls_key", "FILE", "its key"},
 			{"server_connect_timeout", "DURATION", "to dial a server and log in"},
-			{"server_check_period", "DURATION", "how often idle server connections are looked after; 0 = never"},
+			{"server_check_period", "DURATION", "within this a server that has vanished without a word is noticed on its idle connections (TCP keepalive, at least 4s); 0 leaves it to --tcp-keepalive"},
 			{"server_quarantine_timeout", "DURATION", "how long a server connection that must go may take to end before it is cut"},
 		},
 	},
@@ -94,7 +94,7 @@ var manual = []chapter{
 			{"drain_timeout", "DURATION", "how long transactions may take to end; 0 = cut at once"},
 			{"log_level", "LEVEL", "debug, info, warn or error"},
 			{"log_format", "FORMAT", "console or json; default: console on a terminal, else json"},
-			{"service_name", "NAME", "this instance's name in metrics; default: the host name"},
+			{"service_name", "NAME", "this instance's name, a label of multipooler_build_info; default: the host name"},
 		},
 	},
 }

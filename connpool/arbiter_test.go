@@ -417,6 +417,33 @@ func TestGrowingDialsForThoseWhoWait(t *testing.T) {
 	r.expect(OpDial, OpDial)
 }
 
+func TestReconfigureTakesOverBoundsAndTimeouts(t *testing.T) {
+	r := newRig(t, Config{Capacity: 3, MaxWaiters: 1})
+	p := r.pool("a")
+	a, b := r.open(p, Borrow{}), r.open(p, Borrow{})
+	r.put(a)
+	r.put(b)
+	r.a.Reconfigure(Config{Capacity: 2, MaxIdle: 1, MaxWaiters: 2, IdleTimeout: time.Second}, r.now, &r.ops)
+	if r.expect(OpClose)[0].Conn != a {
+		t.Fatal("of two idle ones one may stay, the longest idle goes")
+	}
+	r.gone(a)
+	r.now += int64(time.Second)
+	r.tick(0)
+	if r.expect(OpClose)[0].Conn != b {
+		t.Fatal("the new idle timeout is over")
+	}
+	r.gone(b)
+	r.open(p, Borrow{})
+	r.open(p, Borrow{})
+	r.wait(p, Borrow{})
+	r.wait(p, Borrow{})
+	if _, _, err := r.tryGet(p, Borrow{}); err == nil {
+		t.Fatal("a third waiter")
+	}
+	r.expect()
+}
+
 func TestAFreeSlotIsNotLeftToWaitForADrain(t *testing.T) {
 	r := newRig(t, Config{Capacity: 1})
 	c := r.open(r.pool("a"), Borrow{})

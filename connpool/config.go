@@ -23,7 +23,7 @@ const (
 // lifetimeSpread: a lifetime is shortened by up to one part in lifetimeSpread.
 const lifetimeSpread = 10
 
-// Config is read once, by New; only the capacity can be changed later.
+// Config is what New is given. SetCapacity and Reconfigure change parts of it.
 type Config struct {
 	Capacity        int           // slots of the target, at least 1
 	MaxIdle         int           // idle connections kept; 0 = Capacity, negative = none; follows SetCapacity in proportion

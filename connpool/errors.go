@@ -18,12 +18,16 @@ type RefusedError struct {
 	Limit    int    // how many there may be
 	InUse    int    // server connections in use, all users of the target
 	Capacity int    // server connections there may be
-	Knob     string // the setting to raise
+	Knob     string // the setting to raise, "" when the bound is fixed
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("too many %s (user %q, database %q): %d of at most %d, %d of %d server connections in use; raise %s or lower the concurrency",
-		e.What, e.Key.User, e.Key.Database, e.Value, e.Limit, e.InUse, e.Capacity, e.Knob)
+	remedy := "lower the concurrency"
+	if e.Knob != "" {
+		remedy = "raise " + e.Knob + " or " + remedy
+	}
+	return fmt.Sprintf("too many %s (user %q, database %q): %d of at most %d, %d of %d server connections in use; %s",
+		e.What, e.Key.User, e.Key.Database, e.Value, e.Limit, e.InUse, e.Capacity, remedy)
 }
 
 // SQLState lets the protocol layer build the ErrorResponse without knowing us.

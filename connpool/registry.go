@@ -147,6 +147,5 @@ func (a *Arbiter[R]) refusePoolLocked() error {
 	return &RefusedError{
 		What: "user pools", Value: len(a.pools), Limit: a.cfg.MaxPools,
 		InUse: a.n[Active], Capacity: a.capacity,
-		Knob: "--connpool-max-pools",
 	}
 }

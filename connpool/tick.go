@@ -79,6 +79,18 @@ func (a *Arbiter[R]) SetCapacity(n int, now int64, ops *[]Op[R]) {
 	a.dispatch(now, ops)
 }
 
+// Reconfigure takes over the capacity, the other bounds and the timeouts of
+// cfg; MaxPools, the back-off and what decide goes by stay as they are. Open
+// connections keep the lifetime that they were opened with.
+func (a *Arbiter[R]) Reconfigure(cfg Config, now int64, ops *[]Op[R]) {
+	cfg = cfg.withDefaults()
+	a.mu.Lock()
+	a.cfg.Capacity, a.cfg.MaxIdle, a.cfg.MaxWaiters = cfg.Capacity, cfg.MaxIdle, cfg.MaxWaiters
+	a.cfg.IdleTimeout, a.cfg.MaxLifetime, a.cfg.InactiveTimeout = cfg.IdleTimeout, cfg.MaxLifetime, cfg.InactiveTimeout
+	a.mu.Unlock()
+	a.SetCapacity(cfg.Capacity, now, ops)
+}
+
 // Close begins the end: waiters and later Gets fail with ErrClosed, idle
 // connections are to be closed now, all others when they come back. The target
 // is free of us when Stats().Held is 0.

@@ -62,7 +62,7 @@ func (c *clientConn) Received(_ *eventloop.Conn, p []byte) int {
 	if n > 0 {
 		c.route.bytesReceived.Add(uint64(n))
 	}
-	if sc := c.sc; sc != nil && sc.ec.Backlog() >= highWater {
+	if sc := c.sc; sc != nil && sc.ec.Backlog() >= c.w.p.highWater {
 		c.ec.PauseRead() // until the server takes it: serverConn.Drained
 	}
 	return n
@@ -249,7 +249,7 @@ func (c *clientConn) touched() {
 		c.atRest()
 		return
 	}
-	if c.ec.Backlog() >= highWater && c.stallAt == 0 {
+	if c.ec.Backlog() >= w.p.highWater && c.stallAt == 0 {
 		c.sc.ec.PauseRead() // until the client takes it: Drained
 		c.stallAt, c.stallLeft = w.now(), c.ec.Backlog()
 		if d := w.p.config().Client.StallTimeout; d > 0 {

@@ -72,7 +72,7 @@ func (p *Pooler) bindHTTP(ctx context.Context, bound *Listeners) (net.Listener, 
 }
 
 func (p *Pooler) serveHTTP(ctx context.Context, ln net.Listener) {
-	metrics := admin.NewMetrics(admin.MetricsConfig{Source: p, Version: p.version.Number, Revision: p.version.Revision})
+	metrics := admin.NewMetrics(admin.MetricsConfig{Source: p, Version: p.version.Number, Revision: p.version.Revision, Service: p.config().ServiceName})
 	h := admin.NewHTTP(admin.HTTPConfig{
 		State: p.state, Source: p, Registry: admin.NewRegistry(metrics), Version: p.version.Number, Log: p.log,
 	})

@@ -83,8 +83,7 @@ func (p *Pooler) serverClosed(sc *serverConn) {
 
 // asProtocolError makes any error one that a client can be sent.
 func asProtocolError(err error) *protocol.Error {
-	var e *protocol.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		return e
 	}
 	return &protocol.Error{Code: "08006", Message: err.Error()}

@@ -134,7 +134,7 @@ func (e *DialError) Hint() string {
 // failed attempt, open returns only after the server's EOF, because the slot is
 // free then.
 func (p *Pooler) open(t *target, key connpool.Key) (*dialled, error) {
-	ctx, cancel := context.WithTimeout(p.background, t.cfg.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(p.background, t.live.Load().ConnectTimeout)
 	defer cancel()
 	switch t.tls.Mode() {
 	case certs.Allow:
@@ -240,7 +240,7 @@ func askTLS(ctx context.Context, fd int) error {
 func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.ReadWriter, endPoint []byte) error {
 	r := t.lookup(routeKey{key.Database, key.User, key.Startup})
 	binding := auth.BindingPrefer
-	switch t.cfg.ChannelBinding {
+	switch t.live.Load().ChannelBinding {
 	case "disable":
 		binding = auth.BindingDisable
 	case "require":
@@ -309,8 +309,8 @@ func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.Re
 // startupParams is what a server connection of this pool starts with.
 func startupParams(t *target, key connpool.Key, r *route) []protocol.Param {
 	params := []protocol.Param{{Name: "user", Value: key.User}, {Name: "database", Value: key.Database}}
-	if t.cfg.Options != "" {
-		params = append(params, protocol.Param{Name: "options", Value: t.cfg.Options})
+	if options := t.live.Load().Options; options != "" {
+		params = append(params, protocol.Param{Name: "options", Value: options})
 	}
 	if r != nil {
 		for _, s := range r.startup {
@@ -348,13 +348,36 @@ func readLoginMessage(in *bufio.Reader) (protocol.Type, []byte, error) {
 
 // socket connects and returns the bare non-blocking descriptor.
 func (p *Pooler) socket(ctx context.Context, t *target) (int, error) {
-	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: p.config().TCPKeepalive}}
+	cfg := p.config()
+	dialer := net.Dialer{KeepAliveConfig: serverKeepalive(cfg.TCPKeepalive, cfg.Server.CheckPeriod)}
 	conn, err := dialer.DialContext(ctx, t.cfg.Network(), t.cfg.Address())
 	if err != nil {
 		return -1, err
 	}
 	defer conn.Close()
 	return dupSocket(conn)
+}
+
+// serverKeepalive makes the kernel notice within period that an idle server has
+// vanished without a word: the first probe after half of it, then three. The
+// socket of a parked connection is watched by its loop, so that this end, like
+// any other, is seen at once and needs no query. (TCP_USER_TIMEOUT would watch
+// busy connections too, but it also cuts a COPY IN that waits for a lock.)
+// Without a period, --tcp-keepalive or the system decides.
+func serverKeepalive(idle, period time.Duration) net.KeepAliveConfig {
+	const probes = 3
+	k := net.KeepAliveConfig{Enable: true, Idle: -1, Interval: -1, Count: -1}
+	if idle > 0 {
+		k.Idle = max(idle, time.Second)
+	}
+	if period > 0 {
+		half := max(period/2, time.Second)
+		if k.Idle < 0 || k.Idle > half {
+			k.Idle = half
+		}
+		k.Interval, k.Count = max(half/probes, time.Second), probes
+	}
+	return k
 }
 
 // connect opens a blocking connection for a cancel request, with TLS where the

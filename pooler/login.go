@@ -315,6 +315,9 @@ func (lg *login) done() {
 	}
 	mode := poolMode(cfg.PoolModeFor(tc, s.Database, s.User))
 	w := readWishes(s, mode)
+	if w.appName == "" {
+		w.appName = tc.AppName
+	}
 	route, err := t.route(p, s.Database, s.User, mode, w.startup)
 	if err != nil {
 		lg.refuse(err)

@@ -2,7 +2,6 @@ package pooler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -19,14 +18,11 @@ import (
 	"github.com/multipooler/multipooler/session"
 )
 
-// highWater is the backlog of a socket at which its source is not read any
-// more; the loop resumes it below a quarter.
-const highWater = 256 << 10
-
 // Pooler is a running multipooler.
 type Pooler struct {
 	cfg        atomic.Pointer[config.Config]
 	log        *zap.Logger
+	highWater  int // backlog of a socket at which its source is not read any more; the loop resumes it below a quarter
 	workers    []*worker
 	targets    []*target
 	users      atomic.Pointer[auth.Userlist]
@@ -51,9 +47,11 @@ type Pooler struct {
 	clients     atomic.Int64 // logged in
 	loggingIn   atomic.Int64 // accepted, not logged in
 	active      atomic.Int32 // loops that take clients
-	placed      atomic.Uint32
 	draining    atomic.Bool
 	cut         atomic.Int64 // sessions that the drain has cut
+
+	reloadFailed atomic.Bool  // the latest one
+	configLoaded atomic.Int64 // Unix milliseconds
 }
 
 // Version is what multipooler says of itself.
@@ -66,8 +64,9 @@ type Outcome struct {
 
 // New makes a Pooler; it binds nothing and starts nothing.
 func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) {
-	p := &Pooler{log: log, state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
+	p := &Pooler{log: log, highWater: int(cfg.HighWater), state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
 	p.cfg.Store(cfg)
+	p.configLoaded.Store(time.Now().UnixMilli())
 	mode, err := certs.ParseMode(string(cfg.TLS.Mode))
 	if err != nil {
 		return nil, err
@@ -78,7 +77,7 @@ func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) 
 	if p.processKey, err = auth.NewProcessKey(nil); err != nil {
 		return nil, err
 	}
-	users, err := p.loadUsers(nil)
+	users, err := loadUsers(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -98,8 +97,7 @@ func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) 
 }
 
 // loadUsers reads the user list, or makes one of the targets' own users.
-func (p *Pooler) loadUsers(previous *auth.Userlist) (*auth.Userlist, error) {
-	cfg := p.config()
+func loadUsers(cfg *config.Config, previous *auth.Userlist) (*auth.Userlist, error) {
 	if cfg.Auth.File != "" {
 		return auth.LoadUserlist(cfg.Auth.File, previous)
 	}
@@ -130,8 +128,8 @@ type Listeners struct {
 
 // Run binds the listeners, serves until ctx ends, drains, and returns when
 // every goroutine has ended. ready is called once everything is bound; hard
-// ends the drain at once. Reload comes through reload.
-func (p *Pooler) Run(ctx, hard context.Context, reload <-chan *config.Config, ready func(Listeners)) (Outcome, error) {
+// ends the drain at once. What is read again comes through reload.
+func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func(Listeners)) (Outcome, error) {
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	cutting, cut := context.WithCancel(background)
@@ -228,7 +226,7 @@ func addresses(all []net.Addr) []string {
 }
 
 // keepHouse reloads what has changed and spreads load over the loops.
-func (p *Pooler) keepHouse(ctx context.Context, reload <-chan *config.Config) {
+func (p *Pooler) keepHouse(ctx context.Context, reload <-chan Reload) {
 	var gov governor
 	slow := time.NewTicker(10 * time.Second)
 	defer slow.Stop()
@@ -238,8 +236,8 @@ func (p *Pooler) keepHouse(ctx context.Context, reload <-chan *config.Config) {
 		select {
 		case <-ctx.Done():
 			return
-		case cfg := <-reload:
-			p.reload(cfg)
+		case r := <-reload:
+			p.reload(r)
 		case <-slow.C:
 			p.pollFiles()
 			for _, t := range p.targets {
@@ -267,26 +265,4 @@ func (p *Pooler) pollFiles() {
 		changed, err := t.tls.Poll()
 		report("TLS of target "+t.cfg.Name, changed, err)
 	}
-}
-
-// reload takes over a new configuration and everything in files.
-func (p *Pooler) reload(cfg *config.Config) {
-	if cfg != nil {
-		p.cfg.Store(cfg)
-	}
-	users, err := p.loadUsers(p.users.Load())
-	if err != nil {
-		p.log.Error("reload failed, the old user list stays in force", zap.Error(err))
-	} else {
-		p.users.Store(users)
-	}
-	_, err = p.frontTLS.Reload()
-	for _, t := range p.targets {
-		_, terr := t.tls.Reload()
-		err = errors.Join(err, terr)
-	}
-	if err != nil {
-		p.log.Error("reload of certificates failed, the old ones stay in force", zap.Error(err))
-	}
-	p.log.Info("configuration reloaded")
 }

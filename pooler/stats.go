@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/multipooler/multipooler/admin"
 	"github.com/multipooler/multipooler/session"
@@ -115,6 +116,8 @@ func (p *Pooler) Totals() admin.Totals {
 		Pins:            counts(session.PinNames(), func(i int) uint64 { return uint64(max(st.pins[i].Load(), 0)) }),
 		AcquireTimeouts: st.acquireTimeouts.Load(),
 		AcquireRejected: admin.Counts{},
+		ReloadFailed:    p.reloadFailed.Load(),
+		ConfigLoaded:    time.UnixMilli(p.configLoaded.Load()),
 	}
 	ends := make(admin.Counts, len(endReasons))
 	for i, r := range endReasons {

@@ -16,10 +16,11 @@ import (
 
 // target is one server with its slots.
 type target struct {
-	cfg  *config.Target
+	cfg  *config.Target // as it was at the start: name, address, TLS
 	arb  *arbiter
 	tls  *certs.Backend
-	self auth.Secret // the password of the target's own user
+	live atomic.Pointer[config.Target] // as it is now: everything else
+	self atomic.Pointer[auth.Secret]   // the password of the target's own user
 
 	mu     sync.Mutex
 	routes map[routeKey]*route
@@ -79,18 +80,36 @@ func newTarget(p *Pooler, cfg *config.Target) (*target, error) {
 		routes: make(map[routeKey]*route),
 		params: make(map[paramsKey]*session.Params),
 	}
-	if cfg.Password != "" {
-		if t.self, err = auth.PlainSecret(cfg.Password.Reveal()); err != nil {
-			return nil, fmt.Errorf("target %s: %w", cfg.Name, err)
-		}
+	self, err := ownSecret(cfg)
+	if err != nil {
+		return nil, err
 	}
-	pc := p.config().Pool
-	t.arb = connpool.New[*serverConn](connpool.Config{
-		Capacity: cfg.Capacity, MaxIdle: pc.MaxIdle, MaxWaiters: pc.MaxWaiters,
+	t.live.Store(cfg)
+	t.self.Store(self)
+	t.arb = connpool.New[*serverConn](poolConfig(p.config(), cfg))
+	return t, nil
+}
+
+// ownSecret is the password of the target's own user, if it has one.
+func ownSecret(cfg *config.Target) (*auth.Secret, error) {
+	if cfg.Password == "" {
+		return &auth.Secret{}, nil
+	}
+	s, err := auth.PlainSecret(cfg.Password.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", cfg.Name, err)
+	}
+	return &s, nil
+}
+
+// poolConfig is what the arbiter of the target goes by.
+func poolConfig(cfg *config.Config, t *config.Target) connpool.Config {
+	pc := cfg.Pool
+	return connpool.Config{
+		Capacity: t.Capacity, MaxIdle: t.MaxIdle, MaxWaiters: pc.MaxWaiters,
 		IdleTimeout: pc.RegularIdleTimeout, MaxLifetime: pc.RegularMaxLifetime,
 		InactiveTimeout: pc.InactiveTimeout,
-	})
-	return t, nil
+	}
 }
 
 // serverOnly are settings that set_config cannot set or RESET ALL does not
@@ -229,8 +248,8 @@ func (t *target) secretFor(user string, users *auth.Userlist) auth.Secret {
 			return s
 		}
 	}
-	if user == t.cfg.User {
-		return t.self
+	if user == t.live.Load().User {
+		return *t.self.Load()
 	}
 	return auth.Secret{}
 }

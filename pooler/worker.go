@@ -22,6 +22,10 @@ type (
 // connections of that loop.
 const tickPeriod = time.Second
 
+// maxRemainder is what a loop keeps of an incomplete message; far above the
+// pieces that sessions and logins wait for.
+const maxRemainder = 1 << 20
+
 // worker is one event loop with its clients. Everything but clients is for the
 // loop's goroutine.
 type worker struct {
@@ -38,7 +42,10 @@ type worker struct {
 }
 
 func newWorker(p *Pooler, id int) (*worker, error) {
-	loop, err := eventloop.New(id, eventloop.Config{HighWater: highWater, LowWater: highWater / 4})
+	loop, err := eventloop.New(id, eventloop.Config{
+		ReadBuffer: int(p.config().ReadBuffer), HighWater: p.highWater, LowWater: p.highWater / 4,
+		MaxRemainder: max(int(p.config().ReadBuffer), maxRemainder),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) 
 	defer stop()
 	hard, cutNow := context.WithCancel(background)
 	defer cutNow()
-	reloads := make(chan *config.Config, 1)
+	reloads := make(chan pooler.Reload, 1)
 	go func() { // ends with background
 		for {
 			select {
@@ -54,11 +54,8 @@ func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) 
 				<-background.Done()
 				return
 			case r := <-ctl.reload:
-				if r.err != nil {
-					continue
-				}
 				select {
-				case reloads <- r.config:
+				case reloads <- pooler.Reload{Config: r.config, Err: r.err}:
 				case <-background.Done():
 					return
 				}
