@@ -113,6 +113,10 @@ var objects = [symCount]struct{ create, alter, drop bool }{
 // identifier takes a word. Quoted ones, and those behind a dot, are names and
 // never key words; a name of a function or of a temporary schema remains one.
 func (s *Scanner) identifier(sym symbol, quoted bool) {
+	if sym == symWord {
+		s.token(sym)
+		return
+	}
 	if sym == symTempNS {
 		s.now |= EffectTemp
 	}
@@ -122,8 +126,16 @@ func (s *Scanner) identifier(sym symbol, quoted bool) {
 	s.token(sym)
 }
 
-// token takes a token of the statement at hand.
+// token takes a token of the statement at hand. It is small enough to be
+// inlined for those that change nothing.
 func (s *Scanner) token(sym symbol) {
+	if s.head != headDone || sym > symTempNS {
+		s.tell(sym)
+	}
+	s.prev = sym
+}
+
+func (s *Scanner) tell(sym symbol) {
 	s.begun = true
 	switch sym {
 	case symOpen:
@@ -137,13 +149,10 @@ func (s *Scanner) token(sym symbol) {
 		}
 	}
 	if s.head == headDone {
-		if sym > symTempNS {
-			s.inBody(sym)
-		}
+		s.inBody(sym)
 	} else {
 		s.inHead(sym)
 	}
-	s.prev = sym
 }
 
 // semicolon ends the statement, except in parentheses (CREATE RULE) and in a

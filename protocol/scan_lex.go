@@ -7,21 +7,22 @@ import "bytes"
 const (
 	kindOther byte = iota
 	kindSpace
-	kindLetter // starts an identifier: letters, _, bytes of 0x80 and above
-	kindDigit
-	kindDollar
 	kindQuote
 	kindDoubleQuote
 	kindMinus
 	kindSlash
 	kindPunctuation // single bytes that the classifier tells apart
+
+	// Those that go on an identifier come last.
+	kindLetter // starts one, too: letters, _, bytes of 0x80 and above
+	kindDigit
+	kindDollar
 )
 
 // byteKinds, and folded: ASCII lower case of each byte.
 var byteKinds, folded = newByteTables()
 
-func newByteTables() (kinds, lower *[256]byte) {
-	kinds, lower = new([256]byte), new([256]byte)
+func newByteTables() (kinds, lower [256]byte) {
 	for i := range 256 {
 		c := byte(i)
 		lower[c] = c
@@ -48,10 +49,7 @@ func newByteTables() (kinds, lower *[256]byte) {
 }
 
 // inWord reports whether c goes on an identifier.
-func inWord(c byte) bool {
-	k := byteKinds[c]
-	return k == kindLetter || k == kindDigit || k == kindDollar
-}
+func inWord(c byte) bool { return byteKinds[c] >= kindLetter }
 
 // normal reads between tokens. It returns when the state changes or the input
 // ends, with the offset of the next unread byte, as all states do.
@@ -76,13 +74,23 @@ func (s *Scanner) normal(p []byte, i int) int {
 			i = j
 		case kindDigit:
 			s.token(symOperand)
+			for i++; i < len(p) && byteKinds[p[i]] == kindDigit; i++ {
+			}
+			if i < len(p) && byteKinds[p[i]] < kindLetter && p[i] != '.' {
+				continue // an integer
+			}
 			s.state, s.dot = lexNumber, false
-			return i + 1
+			return i
 		case kindQuote:
 			s.openString(!s.standard)
 			s.plain = true
 			return i + 1
 		case kindDoubleQuote:
+			if j := shortQuoted(p, i+1); j > 0 {
+				s.identifier(lookup(p[i+1:j]), true)
+				i = j + 1
+				continue
+			}
 			s.state, s.n, s.unicode = lexQuoted, 0, false
 			return i + 1
 		case kindDollar:
@@ -95,8 +103,17 @@ func (s *Scanner) normal(p []byte, i int) int {
 			s.state = lexSlash
 			return i + 1
 		case kindPunctuation:
-			s.punctuation(c)
 			i++
+			switch c {
+			case '.':
+				s.token(symDot)
+			case '*':
+				s.token(symStar)
+			case '=':
+				s.token(symEqual)
+			default:
+				s.punctuation(c)
+			}
 		default:
 			s.token(symOther)
 			i++
@@ -105,18 +122,26 @@ func (s *Scanner) normal(p []byte, i int) int {
 	return i
 }
 
+// shortQuoted finds the end of a quoted identifier that starts at i, when it
+// is short, whole and without quotes inside; else 0.
+func shortQuoted(p []byte, i int) int {
+	for j := i; j < min(len(p)-1, i+maxWord); j++ {
+		if p[j] == '"' {
+			if p[j+1] == '"' {
+				return 0
+			}
+			return j
+		}
+	}
+	return 0
+}
+
 func (s *Scanner) punctuation(c byte) {
 	switch c {
 	case '(':
 		s.token(symOpen)
 	case ')':
 		s.token(symClose)
-	case '.':
-		s.token(symDot)
-	case '*':
-		s.token(symStar)
-	case '=':
-		s.token(symEqual)
 	case ';':
 		s.semicolon()
 	}

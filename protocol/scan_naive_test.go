@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -152,7 +153,9 @@ func naiveVerdict(sql []byte, opts ScanOptions) Verdict {
 		case "op", "any":
 			if token == "$" {
 				s.badDollar()
-			} else if strings.Contains("().;*=", token) {
+			} else if sym, ok := map[string]symbol{".": symDot, "*": symStar, "=": symEqual}[token]; ok {
+				s.token(sym)
+			} else if slices.Contains([]string{"(", ")", ";"}, token) {
 				s.punctuation(token[0])
 			} else {
 				s.token(symOther)

@@ -10,13 +10,15 @@ const (
 	symWord
 	symString  // '…' in all its forms, $$…$$
 	symOperand // a number, a parameter
-	symOpen
-	symClose
 	symDot
 	symStar
 	symEqual
 	symOther  // any other punctuation
 	symTempNS // an identifier that starts with pg_temp
+
+	// Behind the head of a statement the symbols up to here change nothing.
+	symOpen
+	symClose
 
 	// Words of one byte value each from here on; symbolNames has the texts.
 	symAbort
@@ -249,7 +251,7 @@ var functionEffects = [symCount]Effects{
 const wordSlots = 512
 
 // words is the read-only look-up structure over symbolNames.
-var words = newWordTable()
+var words = *newWordTable()
 
 type wordTable struct {
 	// lengths has, per first letter, a bit for each length that a word has:
