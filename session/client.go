@@ -174,7 +174,7 @@ func (s *Session) query(p []byte, total int) int {
 	}
 	if !s.srv.skipping {
 		s.forgetUnnamed()
-		s.srv.unnamed = 0
+		s.srv.unnamed = unnamedTag{}
 	}
 	s.foreignSequences(verdict)
 	s.fresh = s.fresh && verdict.Statements == 1 && verdict.First == protocol.ClassBegin

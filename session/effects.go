@@ -110,7 +110,7 @@ func (s *Session) foreignSequences(v protocol.Verdict) {
 	if !s.fresh || !v.Effects.Has(protocol.EffectSequenceRead) || s.srv.lastUser == s.state.ID {
 		return
 	}
-	s.srv.unnamed = 0
+	s.srv.unnamed = unnamedTag{}
 	s.srv.led.push(entry{kind: replyQuery, how: swallow})
 	s.host.ToServer(protocol.AppendQuery(nil, "DISCARD SEQUENCES"))
 }

@@ -18,8 +18,15 @@ const (
 	orphanLimit = 256 << 10
 )
 
-// unnamedInDoubt is nobody's id: the server may hold an unnamed statement.
-const unnamedInDoubt = ^uint64(0)
+// unnamedTag names an unnamed statement: the session's id, and how many it had
+// had before. The zero value is none.
+type unnamedTag struct {
+	session uint64
+	number  uint64
+}
+
+// unnamedInDoubt is nobody's: the server may hold an unnamed statement.
+var unnamedInDoubt = unnamedTag{session: ^uint64(0)}
 
 // Server is the protocol state of one server connection. It is created after
 // login and belongs to whoever owns the connection: a session, or nobody while
@@ -37,13 +44,13 @@ type Server struct {
 	syncsInCopy int               // Syncs sent in this COPY IN, which the server ignores
 
 	params   *Params
-	settings *Settings // what the connection is aligned to
-	appName  string    // what application_name was last set to; "" is the server's own
-	unnamed  uint64    // id of the session whose unnamed statement the server holds; 0 nobody's
-	lastUser uint64    // id of the session that had the connection before
-	sawError bool      // an error came since the last ReadyForQuery
-	dirty    bool      // needs DISCARD ALL before another session
-	doubt    string    // not empty: never reused, and why
+	settings *Settings  // what the connection is aligned to
+	appName  string     // what application_name was last set to; "" is the server's own
+	unnamed  unnamedTag // which unnamed statement the server holds
+	lastUser uint64     // id of the session that had the connection before
+	sawError bool       // an error came since the last ReadyForQuery
+	dirty    bool       // needs DISCARD ALL before another session
+	doubt    string     // not empty: never reused, and why
 
 	alignErr      *protocol.Error // the error of the current alignment
 	lastError     *protocol.Error // the last FATAL, for the log

@@ -227,7 +227,7 @@ func (s *Session) attach(srv *Server) bool {
 func (s *Session) roundTrip(sql string) {
 	s.aligning = true
 	s.srv.alignErr = nil
-	s.srv.unnamed = 0 // a simple Query ends it
+	s.srv.unnamed = unnamedTag{} // a simple Query ends it
 	s.srv.led.push(entry{kind: replyQuery, how: align})
 	s.host.ToServer(protocol.AppendQuery(nil, sql))
 }
@@ -239,7 +239,7 @@ func (s *Session) lazyAppName() {
 		return
 	}
 	s.srv.appName = s.state.AppName
-	s.srv.unnamed = 0 // a simple Query ends it
+	s.srv.unnamed = unnamedTag{} // a simple Query ends it
 	sql := []byte("RESET application_name")
 	if s.state.AppName != "" {
 		sql = protocol.AppendLiteral([]byte("SET application_name = "), s.state.AppName)

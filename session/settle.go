@@ -49,7 +49,7 @@ func (sv *Server) Settle(dst []byte) (send []byte, outcome Settled) {
 	}
 	if sv.settling == settleDiscard {
 		sv.dirty = false
-		sv.settings, sv.appName, sv.unnamed = nil, "", 0
+		sv.settings, sv.appName, sv.unnamed = nil, "", unnamedTag{}
 	}
 	switch {
 	case sv.status != protocol.TxIdle && sv.settling == settleRollback:
@@ -71,6 +71,6 @@ func (sv *Server) Settle(dst []byte) (send []byte, outcome Settled) {
 // ask sends a statement of multipooler's own whose failure spoils the connection.
 func (sv *Server) ask(dst []byte, sql string) []byte {
 	sv.led.push(entry{kind: replyQuery, how: swallow})
-	sv.unnamed = 0 // a simple Query ends it
+	sv.unnamed = unnamedTag{} // a simple Query ends it
 	return protocol.AppendQuery(dst, sql)
 }

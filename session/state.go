@@ -46,6 +46,8 @@ type State struct {
 	// Unnamed is the Parse message of the unnamed statement, if the session
 	// has one.
 	Unnamed []byte `json:"unnamed,omitempty"`
+	// UnnamedNumber counts the session's unnamed statements.
+	UnnamedNumber uint64 `json:"unnamed_number,omitempty"`
 	// StringsOff: standard_conforming_strings is off.
 	StringsOff bool `json:"standard_conforming_strings_off,omitempty"`
 	// Left counts the bytes still to come of a message of which the session

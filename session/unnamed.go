@@ -18,7 +18,11 @@ import (
 // settles the matter: nothing in front of it can fail, so a Parse of "", a Close
 // of "" or the session's own Parse in front of it is certain to be read, and
 // from then on the server holds the session's own statement or none, whatever is
-// ignored later. Server.unnamed is 0 only where none is certain.
+// ignored later. Server.unnamed is zero only where none is certain.
+//
+// The session's statements are numbered, since a server connection that it has
+// had before may still hold one that the session has replaced or ended
+// elsewhere since.
 
 // parse handles a Parse.
 func (s *Session) parse(p []byte, total int) int {
@@ -66,13 +70,19 @@ func (s *Session) parse(p []byte, total int) int {
 	return len(p)
 }
 
+// unnamedTag names the session's present unnamed statement.
+func (s *Session) unnamedTag() unnamedTag {
+	return unnamedTag{session: s.state.ID, number: s.state.UnnamedNumber}
+}
+
 // keepUnnamed keeps the Parse of an unnamed statement that is about to be sent.
 func (s *Session) keepUnnamed(p []byte, total int) {
 	s.pendingParses++
 	s.overwritten = s.overwritten || s.unnamedHeld
 	s.unnamedHeld = false
+	s.state.UnnamedNumber++
 	if !s.srv.skipping {
-		s.srv.unnamed = s.state.ID
+		s.srv.unnamed = s.unnamedTag()
 	}
 	s.state.Unnamed = s.state.Unnamed[:0]
 	if total > maxUnnamed {
@@ -90,7 +100,7 @@ func (s *Session) unnamedParsed(how handling) {
 	s.pendingParses--
 	s.overwritten = s.pendingParses > 0 || len(s.state.Unnamed) == 0
 	if s.pendingParses == 0 {
-		s.srv.unnamed = s.state.ID
+		s.srv.unnamed = s.unnamedTag()
 	}
 	if !s.overwritten {
 		s.unnamedHeld = true
@@ -121,6 +131,7 @@ func (s *Session) unnamedSkipped() {
 // forgetUnnamed: a simple Query or a Close ends the unnamed statement.
 func (s *Session) forgetUnnamed() {
 	s.dropText()
+	s.state.UnnamedNumber++
 	s.overwritten = false
 	s.pins &^= PinUnnamed
 }
@@ -166,7 +177,7 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 	s.claimUnnamed(uses)
 	if closes && !s.srv.skipping {
 		s.forgetUnnamed()
-		s.srv.unnamed = 0
+		s.srv.unnamed = unnamedTag{}
 	}
 	s.srv.batch = true
 	s.push(e)
@@ -181,15 +192,15 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 func (s *Session) claimUnnamed(uses bool) {
 	srv := s.srv
 	switch {
-	case srv.skipping, s.pendingParses > 0, srv.unnamed == s.state.ID:
+	case srv.skipping, s.pendingParses > 0, srv.unnamed == s.unnamedTag():
 	case uses && s.unnamedHeld:
-		srv.unnamed = s.state.ID
+		srv.unnamed = s.unnamedTag()
 		srv.led.push(entry{kind: replyParse, how: inject, unnamed: true})
 		s.host.ToServer(bytes.Clone(s.state.Unnamed)) // the kept text may change before it is written
-	case srv.unnamed == 0, s.overwritten:
+	case srv.unnamed == unnamedTag{}, s.overwritten:
 		// The server has none, or one that only it knows.
 	default:
-		srv.unnamed = 0
+		srv.unnamed = unnamedTag{}
 		srv.led.push(entry{kind: replyClose, how: inject})
 		s.host.ToServer(protocol.AppendClose(nil, protocol.KindStatement, ""))
 	}
