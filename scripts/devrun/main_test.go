@@ -198,6 +198,7 @@ func runAndEnd(t *testing.T, bin string, sig syscall.Signal) {
 	}
 
 	gone := []string{}
+	var shm sharedMemory
 	for _, pid := range append(pgserver.Children(d.Process.Pid), d.Process.Pid) {
 		if line := commandLine(t, pid); strings.Contains(line, "app:app@") {
 			t.Errorf("a password is in the process list: %q", line)
@@ -205,6 +206,7 @@ func runAndEnd(t *testing.T, bin string, sig syscall.Signal) {
 		gone = append(gone, fmt.Sprintf("/proc/%d", pid))
 		if folder := serverFolder(t, pid); folder != "" {
 			gone = append(gone, folder)
+			shm = memoryOf(t, pid, folder)
 		}
 	}
 	if len(gone) != 4 {
@@ -221,6 +223,7 @@ func runAndEnd(t *testing.T, bin string, sig syscall.Signal) {
 			t.Errorf("%s is left: %v", path, err)
 		}
 	}
+	shm.mustBeGone(t)
 	if conn, err := net.Dial("tcp", net.JoinHostPort(line[2], line[3])); err == nil {
 		conn.Close()
 		t.Error("somebody still listens")

@@ -204,14 +204,27 @@ func TestTheBudgetOracleSeesPeakAndRefusals(t *testing.T) {
 		BudgetReport
 		err error
 	}
-	done := make(chan result)
-	sampled := make(chan struct{})
+	done := make(chan result, 1)
 	go func() {
-		close(sampled)
-		r, err := Budget(ctx, BudgetConfig{AdminURL: s.AdminURL("postgres"), Limit: 3, Users: []string{"app"}, LogSince: s.LogSince})
+		r, err := Budget(ctx, BudgetConfig{AdminURL: s.AdminURL("postgres"), Limit: 2, Users: []string{"app"}, LogSince: s.LogSince})
 		done <- result{r, err}
 	}()
-	<-sampled
+	admin := s.Admin(t)
+	// sampled waits for a sample that begins after now.
+	sampled := func() {
+		t.Helper()
+		var now time.Time
+		if err := admin.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
+			t.Fatal(err)
+		}
+		const sql = "select exists (select from pg_stat_activity where application_name = 'budget oracle' and query like '%string_agg%' and query_start > $1)"
+		for seen := false; !seen; {
+			if err := admin.QueryRow(ctx, sql, now).Scan(&seen); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sampled()
 	var conns []*pgconn.PgConn
 	for {
 		c, err := pgconn.Connect(ctx, s.URL("app", "app"))
@@ -223,7 +236,8 @@ func TestTheBudgetOracleSeesPeakAndRefusals(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	time.Sleep(50 * time.Millisecond) // sleep: the oracle samples a real server
+	sampled()
+	sampled() // so that the one before has ended
 	for _, c := range conns {
 		c.Close(ctx)
 	}
