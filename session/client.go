@@ -83,8 +83,10 @@ func (s *Session) take(typ protocol.Type, p []byte, total int) int {
 	case protocol.MsgSync:
 		return s.sync(p)
 	case protocol.MsgFlush:
-		// With nothing outstanding there is nothing to flush.
-		if s.srv != nil && !s.srv.led.empty() {
+		// Without a server connection there is nothing to flush. With one
+		// there may be, also when nothing is owed any more: the end of the
+		// last reply, whose beginning filled the server's buffer.
+		if s.srv != nil {
 			s.host.ToServer(p)
 		}
 		return len(p)
