@@ -40,7 +40,6 @@ type serverConn struct {
 	pid       uint32
 	key       []byte // of CancelRequest
 	opened    int64
-	delivered int // bytes of the delivery that is running
 	timer     eventloop.Timer
 
 	cancels   int // cancel requests that have not seen their EOF
@@ -64,14 +63,41 @@ func (sc *serverConn) Loop() int { return sc.w.id() }
 
 // Received implements eventloop.Handler.
 func (sc *serverConn) Received(_ *eventloop.Conn, p []byte) int {
-	if c := sc.client; c != nil {
-		sc.delivered = len(p)
-		n := c.sess.FromServer(p)
-		sc.delivered = 0
-		c.touched()
-		return n
+	c, w := sc.client, sc.w
+	if c == nil {
+		return sc.alone(p)
 	}
-	return sc.alone(p)
+	w.delivery = delivery{sc, len(p)}
+	n := c.sess.FromServer(p)
+	w.delivery.bytes = n
+	c.touched() // a drain may end the session here, which gives sc back as well
+	if w.delivery.over() {
+		return 0
+	}
+	return n
+}
+
+// delivery is the one that runs on a loop: clean settles its bytes before it
+// gives sc away, because from then on sc is somebody else's, here or on another
+// loop. Therefore it is kept with the loop and not in sc.
+type delivery struct {
+	sc    *serverConn
+	bytes int
+}
+
+// over ends the delivery and tells whether its bytes have been settled.
+func (d *delivery) over() bool {
+	settled := d.sc == nil
+	*d = delivery{}
+	return settled
+}
+
+// settle counts the bytes of the delivery as taken, if it is sc's.
+func (d *delivery) settle(sc *serverConn) {
+	if d.sc == sc {
+		sc.ec.Consume(d.bytes)
+		*d = delivery{}
+	}
 }
 
 // alone takes bytes while nobody has borrowed the connection: it is settling,
@@ -90,17 +116,21 @@ func (sc *serverConn) alone(p []byte) int {
 		sc.terminate(closeError)
 		return len(p)
 	case sc.settling:
-		sc.delivered = len(p)
 		if n == len(p) {
+			w := sc.w
+			w.delivery = delivery{sc, n}
 			sc.settle()
+			if w.delivery.over() {
+				return 0
+			}
 		}
-		sc.delivered = 0
 	case sc.held:
 	case sc.srv.Doubt() != "":
 		sc.terminate(closeServer)
 		return len(p)
 	default:
 		sc.idleAgain(n)
+		return 0
 	}
 	return n
 }
@@ -197,10 +227,7 @@ func (sc *serverConn) clean() {
 		sc.terminate(closeUnclean)
 		return
 	}
-	if sc.delivered > 0 {
-		sc.ec.Consume(sc.delivered)
-		sc.delivered = 0
-	}
+	sc.w.delivery.settle(sc)
 	sc.w.loop.Disarm(&sc.timer)
 	sc.pc.SetSettings(connpool.SettingsID(sc.srv.Settings().ID()))
 	sc.w.put(sc)

@@ -29,11 +29,12 @@ const maxRemainder = 1 << 20
 // worker is one event loop with its clients. Everything but clients is for the
 // loop's goroutine.
 type worker struct {
-	p       *Pooler
-	loop    *eventloop.Loop
-	tick    eventloop.Timer
-	ops     []poolOp // scratch
-	surplus int      // clients that should move to other loops
+	p        *Pooler
+	loop     *eventloop.Loop
+	tick     eventloop.Timer
+	ops      []poolOp // scratch
+	surplus  int      // clients that should move to other loops
+	delivery delivery // to a server connection, while it runs
 
 	acquire admin.LatencyRecorder // waits for server connections
 
