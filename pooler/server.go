@@ -37,10 +37,10 @@ type serverConn struct {
 	target *target
 	client *clientConn // who has borrowed it
 
-	pid       uint32
-	key       []byte // of CancelRequest
-	opened    int64
-	timer     eventloop.Timer
+	pid    uint32
+	key    []byte // of CancelRequest
+	opened int64
+	timer  eventloop.Timer
 
 	cancels   int // cancel requests that have not seen their EOF
 	settling  bool
