@@ -118,14 +118,14 @@ func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
 	pc, err := c.route.target.arb.Get(c.route.pool, &c.waiter, connpool.Borrow{
 		Class: class, Settings: connpool.SettingsID(c.sess.Settings().ID()), Loop: w.id(),
 	}, c.since, &ops)
-	switch {
-	case err != nil:
-		w.run(ops)
+	w.run(ops)
+	if err != nil {
 		return nil, err
-	case pc == nil:
-		w.run(ops)
-		c.arm(c.since + int64(w.p.config().Pool.AcquireTimeout))
-		w.retrySoon(c.route.target)
+	}
+	if pc == nil {
+		if limit := w.p.config().Pool.AcquireTimeout; limit > 0 {
+			c.arm(c.since + int64(limit))
+		}
 		return nil, nil
 	}
 	sc := pc.Resource()

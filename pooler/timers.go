@@ -40,7 +40,10 @@ func (c *clientConn) due(now int64) int64 {
 	switch {
 	case c.sess.Waiting():
 		at := c.since + int64(cfg.Pool.AcquireTimeout)
-		if cfg.Pool.AcquireTimeout <= 0 || now < at {
+		switch {
+		case cfg.Pool.AcquireTimeout <= 0:
+			return 0
+		case now < at:
 			return at
 		}
 		c.acquireTimeout(cfg.Pool.AcquireTimeout)
@@ -49,7 +52,10 @@ func (c *clientConn) due(now int64) int64 {
 	case c.sess.IdleInTransaction():
 		limit := cfg.Pool.ReservedInactivityTimeout
 		at := c.since + int64(limit)
-		if limit <= 0 || now < at {
+		switch {
+		case limit <= 0:
+			return 0
+		case now < at:
 			return at
 		}
 		c.sess.Kill(session.EndIdleTransaction, &protocol.Error{

@@ -16,6 +16,7 @@ var nul = []byte{0}
 // multipooler looks into, or what waits for a server connection.
 func (s *Session) FromClient(p []byte) int {
 	i := 0
+	s.expecting = false
 	for i < len(p) && s.state.Phase == PhaseReady {
 		if s.left > 0 {
 			i += s.streamed(p[i:])
@@ -162,16 +163,13 @@ func (s *Session) query(p []byte, total int) int {
 		text = bytes.TrimSuffix(text, nul)
 	}
 	var sc protocol.Scanner
-	sc.Reset(s.scanOptions())
-	sc.Feed(text)
-	var verdict protocol.Verdict
-	if whole {
-		verdict = sc.Finish()
-	}
+	verdict := s.read(&sc, text, whole)
 	if !s.need(classOf(verdict)) {
 		if s.refusal != nil {
 			return s.refuse(protocol.MsgQuery, p, total)
 		}
+		s.judged = whole
+		s.verdict = verdict
 		return 0
 	}
 	if !s.srv.skipping {

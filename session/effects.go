@@ -46,6 +46,21 @@ func (s *Session) scanOptions() protocol.ScanOptions {
 	return protocol.ScanOptions{StandardConforming: !s.state.StringsOff}
 }
 
+// read scans a statement. A statement that has waited for a server connection
+// was read when it came.
+func (s *Session) read(sc *protocol.Scanner, sql []byte, whole bool) (v protocol.Verdict) {
+	if s.judged {
+		s.judged = false
+		return s.verdict
+	}
+	sc.Reset(s.scanOptions())
+	sc.Feed(sql)
+	if whole {
+		v = sc.Finish()
+	}
+	return v
+}
+
 // classOf is what a statement borrows for.
 func classOf(v protocol.Verdict) connpool.Class {
 	if v.Effects.Has(protocol.EffectTxBegin) {

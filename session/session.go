@@ -39,10 +39,13 @@ type Session struct {
 	realigning bool // it puts back what a RESET took
 	realignDue bool // a RESET may have taken startup settings
 	custom     bool // a setting was set that DISCARD ALL cannot unset
+	expecting  bool // the message that waited is about to come again
 	fresh      bool // nothing has run on srv that could have used a sequence
 	stalled    bool // the ledger is full
 	retries    uint8
 	refusal    *protocol.Error // for the message that waited
+	judged     bool            // verdict is of the message that waits
+	verdict    protocol.Verdict
 
 	// left counts the bytes still to come of the client's current message;
 	// streaming says what to do with them.
@@ -263,7 +266,9 @@ func (s *Session) aligned() {
 		params := s.srv.params
 		s.host.Learned(params)
 		s.welcome(params)
+		return
 	}
+	s.expecting = true
 	s.host.Redeliver()
 }
 
@@ -285,6 +290,7 @@ func (s *Session) release(how Disposal) {
 	s.srv = nil
 	srv.sess = nil
 	srv.lastUser = s.state.ID
+	s.expecting = false
 	s.aligning, s.realigning, s.realignDue, s.custom, s.stalled = false, false, false, false, false
 	s.retries = 0
 	s.pendingParses, s.overwritten = 0, false
@@ -322,7 +328,7 @@ func (s *Session) afterClient() {
 
 func (s *Session) maybeRelease() {
 	srv := s.srv
-	if srv == nil || s.aligning || s.pins != 0 || s.left > 0 || !srv.Quiet() || srv.status != protocol.TxIdle {
+	if srv == nil || s.aligning || s.expecting || s.pins != 0 || s.left > 0 || !srv.Quiet() || srv.status != protocol.TxIdle {
 		return
 	}
 	if srv.Reusable() {

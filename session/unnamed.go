@@ -34,16 +34,13 @@ func (s *Session) parse(p []byte, total int) int {
 		sql = rest
 	}
 	var sc protocol.Scanner
-	sc.Reset(s.scanOptions())
-	sc.Feed(sql)
-	var verdict protocol.Verdict
-	if complete || whole {
-		verdict = sc.Finish()
-	}
+	verdict := s.read(&sc, sql, complete || whole)
 	if !s.need(classOf(verdict)) {
 		if s.refusal != nil {
 			return s.refuse(protocol.MsgParse, p, total)
 		}
+		s.judged = complete || whole
+		s.verdict = verdict
 		return 0
 	}
 	s.foreignSequences(verdict)

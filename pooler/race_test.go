@@ -1,0 +1,5 @@
+//go:build race
+
+package pooler
+
+const raceEnabled = true
