@@ -1,6 +1,6 @@
 # Everything a developer does, one verb each. CI uses the same verbs (.ci/run).
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fuzz bench e2e image clean
+.PHONY: help build run test race lint fuzz bench e2e image
 
 GO      ?= go
 PKG     ?= ./...
@@ -27,9 +27,10 @@ race: ## the tests under the race detector, long ones shortened
 	scripts/deps.sh postgres e2e cc
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 15m $(PKG)
 
-lint: ## golangci-lint with the formatters; FIX=1 repairs
+lint: ## golangci-lint with the formatters, go.mod is tidy; FIX=1 repairs
 	$(if $(FIX),$(TOOL) golangci-lint fmt)
 	$(TOOL) golangci-lint run $(if $(FIX),--fix)
+	$(GO) mod tidy $(if $(FIX),,-diff)
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	scripts/fuzz.sh
@@ -44,7 +45,3 @@ e2e: ## only the tests against a real PostgreSQL
 
 image: ## the container image IMAGE (multipooler:dev)
 	docker build -t $(IMAGE) .
-
-clean: ## remove what the other verbs made
-	rm -rf bin .cache
-	rm -rf /dev/shm/multipooler-pg-$$(id -u) $${TMPDIR:-/tmp}/multipooler-pg-$$(id -u)

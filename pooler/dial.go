@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/multipooler/multipooler/admin"
 	"github.com/multipooler/multipooler/auth"
 	"github.com/multipooler/multipooler/certs"
 	"github.com/multipooler/multipooler/config"
@@ -74,6 +75,9 @@ func (p *Pooler) dialFailed(w *worker, t *target, pc *poolConn, err error) {
 	p.stats.connects[connectFailed].Add(1)
 	key := pc.Pool().Key()
 	p.log.Warn("server connection failed", zap.String("target", t.cfg.Name), zap.String("database", key.Database), zap.String("user", key.User), zap.Error(err))
+	if d, ok := errors.AsType[*DialError](err); ok && d.Said == nil {
+		p.state.Set(admin.Condition{Name: "server_down:" + t.cfg.Name, Reason: "the last attempt to connect to the server of target " + t.cfg.Name + " found nobody; the log says why"})
+	}
 	ops := w.takeOps()
 	t.arb.DialFailed(pc, err, w.now(), &ops)
 	w.run(ops)

@@ -30,7 +30,7 @@ const (
 )
 
 // CacheDir is the folder that templates and servers live in. It is safe to
-// remove when no test runs; `make clean` does.
+// remove when no test runs.
 func CacheDir() string {
 	base := os.TempDir()
 	var st unix.Statfs_t
