@@ -144,9 +144,6 @@ func (s *Session) refuse(typ protocol.Type, p []byte, total int) int {
 // owes nothing for what it ignores.
 func (s *Session) push(e entry) {
 	if s.srv.skipping {
-		if e.unnamed {
-			s.unnamedSkipped()
-		}
 		return
 	}
 	s.srv.led.push(e)
@@ -164,6 +161,13 @@ func (s *Session) query(p []byte, total int) int {
 	}
 	var sc protocol.Scanner
 	verdict := s.read(&sc, text, whole)
+	if s.forbids(verdict) && (s.srv == nil || !s.srv.batch) {
+		if s.srv != nil && !s.srv.led.empty() {
+			s.stalled = true // the error comes behind the replies that are owed
+			return 0
+		}
+		return s.refuseTransaction(p)
+	}
 	if !s.need(classOf(verdict)) {
 		if s.refusal != nil {
 			return s.refuse(protocol.MsgQuery, p, total)
@@ -176,8 +180,8 @@ func (s *Session) query(p []byte, total int) int {
 		s.forgetUnnamed()
 		s.srv.unnamed = unnamedTag{}
 	}
-	s.foreignSequences(verdict)
-	s.fresh = s.fresh && verdict.Statements == 1 && verdict.First == protocol.ClassBegin
+	s.foreignSequences(verdict, false)
+	s.use(verdict)
 	s.push(queryEntry(verdict))
 	s.host.ToServer(p)
 	if !whole {
@@ -196,6 +200,7 @@ func (s *Session) function(p []byte, total int) int {
 		}
 		return 0
 	}
+	s.used = touched
 	if !harmlessFunction(p[protocol.HeaderLen:]) {
 		s.pin(PinFunction)
 	}
@@ -266,7 +271,7 @@ func (s *Session) streamed(p []byte) int {
 			sql = p
 		}
 		s.scan.Feed(sql)
-		if ended {
+		if ended || s.left == 0 {
 			s.scanned(nil)
 			s.streaming = streamForward
 		}

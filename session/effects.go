@@ -72,8 +72,14 @@ func classOf(v protocol.Verdict) connpool.Class {
 // apply draws the consequences of a statement that has been sent. text is the
 // statement, nil when it is not at hand any more.
 func (s *Session) apply(v protocol.Verdict, text []byte) {
-	if s.unsafeEncoding {
+	if s.state.UnsafeEncoding {
 		s.pin(PinEncoding | PinUnknown)
+	}
+	if v.Backslash && s.setting && !s.srv.led.empty() {
+		s.pin(PinUnknown) // read with an option that may have changed on the way
+	}
+	if v.Effects.Has(protocol.EffectSet | protocol.EffectSetLocal | resetting) {
+		s.setting = true
 	}
 	if !v.Effects.Has(pinning) {
 		return
@@ -86,8 +92,9 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 	}
 	if v.Effects.Has(protocol.EffectSet) {
 		// A setting with a dot in its name may be new: DISCARD ALL leaves it
-		// defined, with an empty value that others would see.
-		if text == nil || bytes.IndexByte(text, '.') >= 0 {
+		// defined, with an empty value that others would see. What name
+		// set_config gets is not known, and U&"…" may hide the dot.
+		if v.Statements != 1 || v.First != protocol.ClassSet && v.First != protocol.ClassReset || bytes.ContainsAny(text, ".&") {
 			s.custom = true
 		}
 		// RESET name goes back to the server's default, not to the client's
@@ -101,7 +108,10 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 func queryEntry(v protocol.Verdict) entry {
 	e := entry{kind: replyQuery}
 	if v.Effects.Has(resetting) {
-		e.resets = resetSettings
+		e.resets = resetPart
+		if v.Statements == 1 && v.Effects == protocol.EffectResetAll {
+			e.resets = resetSettings
+		}
 		if v.Statements == 1 && v.Effects == protocol.EffectDiscardAll {
 			e.resets = resetAll
 		}
@@ -119,15 +129,61 @@ func (s *Session) resetBy(what reset) {
 	}
 }
 
+// usage is what has run on a server connection since the session has it, as far
+// as currval and lastval are concerned.
+type usage uint8
+
+const (
+	untouched usage = iota
+	begun           // nothing but BEGIN
+	touched         // something that may have used a sequence
+)
+
+// use notes a statement that is sent.
+func (s *Session) use(v protocol.Verdict) {
+	switch {
+	case s.used == touched || s.srv.skipping:
+	case v.Statements == 1 && v.First == protocol.ClassBegin:
+		s.used = begun
+	default:
+		s.used = touched
+	}
+}
+
+// rerun notes a Bind: of a BEGIN that was just parsed, or of a statement that
+// came from elsewhere.
+func (s *Session) rerun() {
+	if s.used == untouched && !s.srv.skipping {
+		s.used = touched
+	}
+}
+
+// ownPlan is the name of multipooler's own statement and portal in a batch.
+const ownPlan = "multipooler_sequences"
+
 // foreignSequences keeps currval and lastval of somebody else from a client
-// whose first statement on this connection asks for them.
-func (s *Session) foreignSequences(v protocol.Verdict) {
-	if !s.fresh || !v.Effects.Has(protocol.EffectSequenceRead) || s.srv.lastUser == s.state.ID {
+// whose first statement on this connection asks for them. In a batch it must
+// neither end the batch nor touch what is unnamed.
+func (s *Session) foreignSequences(v protocol.Verdict, extended bool) {
+	srv := s.srv
+	if s.used == touched || !v.Effects.Has(protocol.EffectSequenceRead) ||
+		srv.lastUser == s.state.ID || srv.lastUser == 0 || srv.skipping || srv.status == protocol.TxFailed {
 		return
 	}
-	s.srv.unnamed = unnamedTag{}
-	s.srv.led.push(entry{kind: replyQuery, how: swallow})
-	s.host.ToServer(protocol.AppendQuery(nil, "DISCARD SEQUENCES"))
+	const sql = "DISCARD SEQUENCES"
+	if !extended && !srv.batch {
+		srv.unnamed = unnamedTag{}
+		srv.led.push(entry{kind: replyQuery, how: swallow})
+		s.host.ToServer(protocol.AppendQuery(nil, sql))
+		return
+	}
+	for _, kind := range [...]replyKind{replyParse, replyBind, replyExecute, replyClose} {
+		srv.led.push(entry{kind: kind, how: inject})
+	}
+	buf := protocol.AppendParse(nil, ownPlan, sql, nil)
+	buf = protocol.AppendBind(buf, ownPlan, ownPlan, nil, nil, nil)
+	buf = protocol.AppendExecute(buf, ownPlan, 0)
+	s.host.ToServer(protocol.AppendClose(buf, protocol.KindStatement, ownPlan))
 }
 
 // harmlessFunctions are the functions that drivers call by FunctionCall: large

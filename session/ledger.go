@@ -45,7 +45,8 @@ type reset uint8
 
 const (
 	resetNothing  reset = iota
-	resetSettings       // at least RESET ALL, beside other statements
+	resetPart           // RESET ALL or DISCARD ALL beside other statements, which may take it back
+	resetSettings       // RESET ALL, alone
 	resetAll            // DISCARD ALL, alone
 )
 

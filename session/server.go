@@ -57,7 +57,15 @@ type Server struct {
 	fatalWithheld bool            // lastError was not forwarded
 	torn          bool            // a message to the server was cut short: nothing more can be written
 	orphanBytes   int
-	settling      settling
+
+	// extra counts Syncs that the server may have read in COPY mode, where it
+	// ignores them, or after the COPY had failed, where it answers them. What
+	// comes tells which: extraPast, a reply to something sent later proves that
+	// no more answers come.
+	extra     int
+	extraPast bool // a ReadyForQuery has come since
+	replied   bool // a reply has come since the last ReadyForQuery
+	settling  settling
 }
 
 // NewServer describes a server connection that has logged in bare and is ready
@@ -106,7 +114,7 @@ func (sv *Server) Distrust(why string) { sv.distrust(why) }
 // Quiet is the boundary between conversations: nothing is owed, nothing is
 // half sent or half received, no batch or COPY is open.
 func (sv *Server) Quiet() bool {
-	return sv.led.empty() && sv.left == 0 && !sv.batch && !sv.skipping && !sv.copyIn
+	return sv.led.empty() && sv.left == 0 && !sv.batch && !sv.skipping && !sv.copyIn && sv.extra == 0
 }
 
 // Reusable is the one predicate for giving the connection to another session
@@ -197,6 +205,14 @@ func inspected(typ protocol.Type) bool {
 // not yet complete.
 func (sv *Server) message(typ protocol.Type, body []byte, drop bool) (bool, error) {
 	switch typ {
+	case protocol.MsgReadyForQuery, protocol.MsgNotificationResponse, protocol.MsgNoticeResponse, protocol.MsgParameterStatus:
+	default:
+		sv.replied = true
+		if sv.extraPast {
+			sv.certain()
+		}
+	}
+	switch typ {
 	case protocol.MsgReadyForQuery:
 		status, err := protocol.ReadReadyForQuery(body)
 		if err != nil {
@@ -204,10 +220,10 @@ func (sv *Server) message(typ protocol.Type, body []byte, drop bool) (bool, erro
 		}
 		return drop, sv.ready(status)
 	case protocol.MsgCommandComplete, protocol.MsgEmptyQueryResponse, protocol.MsgPortalSuspended:
-		sv.settle(replyExecute)
 		if typ == protocol.MsgCommandComplete {
 			sv.copyIn, sv.syncsInCopy = false, 0
 		}
+		sv.settle(replyExecute)
 	case protocol.MsgParseComplete:
 		if e, ok := sv.settle(replyParse); ok && e.unnamed && sv.sess != nil {
 			sv.sess.unnamedParsed(e.how)
@@ -240,15 +256,20 @@ func (sv *Server) message(typ protocol.Type, body []byte, drop bool) (bool, erro
 // settle pops the head if it waits for this reply. A Query's replies settle
 // nothing before its ReadyForQuery.
 func (sv *Server) settle(kind replyKind) (entry, bool) {
-	sv.dropMarkers()
 	if sv.led.n == 0 || sv.led.at(0).kind != kind {
+		if sv.led.n == 0 || sv.led.at(0).kind != replyQuery {
+			sv.distrust("a reply that nobody has asked for")
+		}
 		return entry{}, false
 	}
-	return sv.led.pop(), true
+	e := sv.led.pop()
+	sv.dropMarkers()
+	return e, true
 }
 
 // dropMarkers removes CopyDone marks that no COPY IN has used: the server
-// ignores a CopyDone or CopyFail outside a COPY.
+// ignores a CopyDone or CopyFail outside a COPY. It runs whenever an entry has
+// left, so that a mark never comes to the head.
 func (sv *Server) dropMarkers() {
 	for sv.led.n > 0 && sv.led.at(0).kind == copyEnd {
 		sv.led.pop()
@@ -256,13 +277,28 @@ func (sv *Server) dropMarkers() {
 }
 
 func (sv *Server) ready(status protocol.TxStatus) error {
-	sv.dropMarkers()
+	if sv.extra > 0 {
+		sv.extraPast = true
+		if sv.led.n == 0 || !sv.led.at(0).kind.endsWithReady() || sv.led.at(0).kind != replySync && !sv.replied {
+			sv.extra--
+			sv.status, sv.skipping, sv.batch = status, false, sv.led.n > 0
+			if sv.extra == 0 {
+				sv.certain()
+			}
+			return nil
+		}
+	}
+	sv.replied = false
 	if sv.led.n == 0 || !sv.led.at(0).kind.endsWithReady() {
 		return ErrProtocol
 	}
 	e := sv.led.pop()
 	sv.dropMarkers()
 	sv.led.trim()
+	if e.kind == replyQuery && sv.sawError {
+		// The server may have found it bad before it dropped the statement.
+		sv.unnamed = unnamedInDoubt
+	}
 	failed := sv.sawError
 	sv.copyIn, sv.syncsInCopy, sv.sawError = false, 0, false
 	sv.status = status
@@ -278,8 +314,13 @@ func (sv *Server) ready(status protocol.TxStatus) error {
 // wasReset notes what a RESET ALL or DISCARD ALL of the client's has left of the
 // alignment.
 func (sv *Server) wasReset(what reset, failed bool) {
-	if failed {
-		sv.dirty = true // some of its statements may have been done
+	if failed || what == resetPart || sv.status != protocol.TxIdle {
+		// Some of its statements may have been done, or will be taken back by a
+		// ROLLBACK: what is set is not known.
+		sv.dirty = true
+		if sv.sess != nil {
+			sv.sess.realignDue = sv.sess.settings != nil
+		}
 		return
 	}
 	sv.settings, sv.appName = nil, ""
@@ -306,13 +347,12 @@ func (sv *Server) skipAfter(body []byte, drop bool) bool {
 			sv.distrust("server said " + e.Severity + " " + e.Code)
 		}
 	}
-	sv.dropMarkers()
 	if sv.led.n == 0 {
+		// Not for a client that has no stake in this connection any more.
 		sv.distrust("unsolicited error")
-		return sv.sess == nil
+		return sv.sess == nil || sv.sess.pins == 0 && sv.status == protocol.TxIdle && !sv.batch
 	}
 	head := sv.led.at(0)
-	wasCopy := sv.copyIn
 	sv.copyIn = false
 	switch head.how {
 	case align:
@@ -325,20 +365,25 @@ func (sv *Server) skipAfter(body []byte, drop bool) bool {
 	case inject:
 		drop = sv.sess == nil
 	}
-	if head.kind.endsWithReady() {
-		return drop
-	}
-	if wasCopy && sv.syncsInCopy > 0 {
-		// Had the server read those Syncs in COPY mode (ignored) or after the
-		// error (answered)? Nobody can tell: keep the pair together, then close.
-		sv.distrust("COPY failed with a Sync in flight")
+	if sv.syncsInCopy > 0 {
+		sv.extra, sv.extraPast, sv.syncsInCopy = sv.extra+sv.syncsInCopy, false, 0
 		if sv.sess != nil {
 			sv.sess.pin(PinDoubt)
 		}
 	}
-	sv.syncsInCopy = 0
+	if head.kind.endsWithReady() {
+		return drop
+	}
 	sv.skipToSync()
 	return drop
+}
+
+// certain: no answer to a Sync in a failed COPY can come any more.
+func (sv *Server) certain() {
+	sv.extra, sv.extraPast = 0, false
+	if sv.sess != nil {
+		sv.sess.pins &^= PinDoubt
+	}
 }
 
 // skipToSync drops what the server will not answer: everything up to the next
@@ -356,9 +401,9 @@ func (sv *Server) skipToSync() {
 		switch {
 		case !e.unnamed || sv.sess == nil:
 		case first:
-			sv.sess.unnamedFailed()
+			sv.sess.unnamedFailed(e.how)
 		default:
-			sv.sess.unnamedSkipped()
+			sv.sess.unnamedSkipped(e.how)
 		}
 	}
 	sv.skipping = true
@@ -372,9 +417,12 @@ func (sv *Server) reported(body []byte, drop bool) bool {
 		return drop
 	}
 	sv.params = sv.params.With(string(name), string(value))
-	// RESET took the client's startup settings away and reported it; that
-	// they are back must be reported too.
-	return drop && (sv.sess == nil || !sv.sess.realigning)
+	if drop || sv.sess == nil {
+		return drop // what the client must know of it, Session.inform tells
+	}
+	sv.sess.told = sv.params
+	sv.sess.learn(string(name), string(value))
+	return false
 }
 
 // copyStarts handles CopyInResponse. In COPY mode PostgreSQL ignores Sync and
@@ -382,6 +430,7 @@ func (sv *Server) reported(body []byte, drop bool) bool {
 // will not be answered (manual, 55.2.6).
 func (sv *Server) copyStarts() {
 	sv.copyIn = true
+	extended := sv.led.n > 0 && sv.led.at(0).kind == replyExecute
 	for i := 1; i < sv.led.n; i++ {
 		switch sv.led.at(i).kind {
 		case replySync:
@@ -389,6 +438,9 @@ func (sv *Server) copyStarts() {
 		case copyEnd:
 			sv.led.removeRange(1, i+1)
 			sv.copyIn = false
+			if extended && sv.syncsInCopy > 0 && sv.led.n == 1 {
+				sv.batch = true // the Sync that was to end it is not one
+			}
 			return
 		default:
 			// The server will take this message for a protocol violation
@@ -399,7 +451,7 @@ func (sv *Server) copyStarts() {
 	}
 	if sv.led.n > 1 {
 		sv.led.removeRange(1, sv.led.n)
-		sv.batch = true // the Sync that was to end it is not one
+		sv.batch = sv.batch || extended
 	}
 }
 

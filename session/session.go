@@ -40,12 +40,17 @@ type Session struct {
 	realignDue bool // a RESET may have taken startup settings
 	custom     bool // a setting was set that DISCARD ALL cannot unset
 	expecting  bool // the message that waited is about to come again
-	fresh      bool // nothing has run on srv that could have used a sequence
-	stalled    bool // the ledger is full
-	retries    uint8
-	refusal    *protocol.Error // for the message that waited
-	judged     bool            // verdict is of the message that waits
-	verdict    protocol.Verdict
+	stalled    bool // the ledger is full, or a message waits for the replies that are owed
+	wasDirty   bool // srv was dirty before the round trip that is under way
+	setting    bool // a statement may have changed a setting of srv
+	used       usage
+	// told is what the client knows of the server's parameters; nil if that is
+	// not known.
+	told    *Params
+	retries uint8
+	refusal *protocol.Error // for the message that waited
+	judged  bool            // verdict is of the message that waits
+	verdict protocol.Verdict
 
 	// left counts the bytes still to come of the client's current message;
 	// streaming says what to do with them.
@@ -61,8 +66,6 @@ type Session struct {
 	// overwritten: the server may hold an unnamed statement of the session of
 	// which the text is not kept any more.
 	overwritten bool
-	// unsafeEncoding: statements cannot be read in the client's encoding.
-	unsafeEncoding bool
 
 	queries, transactions uint64
 }
@@ -81,8 +84,9 @@ const (
 func New(c Config) *Session {
 	s := &Session{state: c.State, host: c.Host, settings: c.Settings, unnamedHeld: len(c.State.Unnamed) > 0}
 	if enc, ok := c.Settings.Lookup("client_encoding"); ok {
-		s.unsafeEncoding = !protocol.ClientEncodingSafe(enc)
+		s.learn("client_encoding", enc)
 	}
+	s.state.AppName = cleanName(s.state.AppName)
 	if s.state.Mode == ModeSession {
 		s.pins = PinMode
 	}
@@ -163,19 +167,15 @@ func (s *Session) borrowForLogin() {
 // welcome completes the login (manual, 55.2.1).
 func (s *Session) welcome(p *Params) {
 	s.state.Phase = PhaseReady
+	s.told = p
 	buf := make([]byte, 0, 640)
 	for _, v := range p.All() {
 		value := v.Value
-		if v.Name == "application_name" && s.state.AppName != "" {
-			value = s.state.AppName
+		if v.Name == "application_name" {
+			value = s.state.AppName // not that of the last session there
 		}
 		buf = protocol.AppendParameterStatus(buf, v.Name, value)
-	}
-	if v, ok := p.Get("standard_conforming_strings"); ok && v == "off" {
-		s.state.StringsOff = true
-	}
-	if v, ok := p.Get("client_encoding"); ok {
-		s.unsafeEncoding = !protocol.ClientEncodingSafe(v)
+		s.learn(v.Name, v.Value)
 	}
 	buf = protocol.AppendBackendKeyData(buf, s.state.CancelPID, s.state.CancelKey)
 	buf = protocol.AppendReadyForQuery(buf, protocol.TxIdle)
@@ -187,7 +187,8 @@ func (s *Session) welcome(p *Params) {
 // message must wait, or has been refused and s.refusal says why.
 func (s *Session) need(class connpool.Class) bool {
 	if s.srv != nil {
-		if s.realignDue && s.srv.Quiet() && s.srv.status == protocol.TxIdle {
+		// A simple Query would end an unnamed statement that only the server has.
+		if s.realignDue && s.srv.Quiet() && s.srv.status == protocol.TxIdle && s.pins&PinUnnamed == 0 {
 			s.realignDue, s.realigning = false, true
 			s.roundTrip(s.settings.realignText())
 			return false
@@ -213,26 +214,92 @@ func (s *Session) need(class connpool.Class) bool {
 // way.
 func (s *Session) attach(srv *Server) bool {
 	s.srv = srv
-	s.fresh = true
+	s.used = untouched
 	srv.sess = s
 	if srv.settings != s.settings {
-		// Until the answer is known, nobody knows what is set.
-		srv.dirty = true
 		s.roundTrip(srv.alignTo(s.settings))
 		return false
 	}
 	s.lazyAppName()
+	s.inform()
 	return true
+}
+
+// inform tells the client where the parameters of its server connection differ
+// from what it knows: another one may report other values, or this one did when
+// nobody listened.
+func (s *Session) inform() {
+	now := s.srv.params
+	if s.told == now || s.told == nil {
+		s.told = now
+		return
+	}
+	if s.told.SameButName(now) {
+		s.srv.params = s.told // one pointer is compared sooner than two lists
+		return
+	}
+	var buf []byte
+	for _, p := range now.All() {
+		if v, ok := s.told.Get(p.Name); p.Name != "application_name" && (!ok || v != p.Value) {
+			buf = protocol.AppendParameterStatus(buf, p.Name, p.Value)
+			s.learn(p.Name, p.Value)
+		}
+	}
+	s.told = now
+	if len(buf) > 0 {
+		s.host.ToClient(buf)
+	}
+}
+
+// learn draws the consequences of a parameter for how statements are read.
+func (s *Session) learn(name, value string) {
+	switch name {
+	case "standard_conforming_strings":
+		s.state.StringsOff = value == "off"
+	case "client_encoding":
+		s.state.UnsafeEncoding = !protocol.ClientEncodingSafe(value)
+	}
 }
 
 // roundTrip sends a statement of multipooler's own and makes the client wait
 // for its answer.
 func (s *Session) roundTrip(sql string) {
 	s.aligning = true
+	// Until the answer is known, nobody knows what is set.
+	s.wasDirty, s.srv.dirty = s.srv.dirty, true
 	s.srv.alignErr = nil
 	s.srv.unnamed = unnamedTag{} // a simple Query ends it
 	s.srv.led.push(entry{kind: replyQuery, how: align})
 	s.host.ToServer(protocol.AppendQuery(nil, sql))
+}
+
+// cleanName is an application_name as PostgreSQL takes it from a startup packet
+// (pg_clean_ascii): SET would refuse what is not valid in the encoding.
+func cleanName(name string) string {
+	clean := []byte(name)
+	for i, c := range clean {
+		if c < ' ' || c > '~' {
+			clean[i] = '?'
+		}
+	}
+	return string(clean)
+}
+
+// errNoTransactions is what a client in pool mode statement gets for BEGIN.
+var errNoTransactions = &protocol.Error{
+	Code: protocol.CodeFeatureNotSupported, Message: "transactions are not allowed in pool mode statement",
+	Hint: "The mode is --pool-mode, or pool_mode of the user or database.",
+}
+
+// forbids tells whether the pool mode has no place for what v begins. What
+// begins a transaction unseen is found out by its ReadyForQuery.
+func (s *Session) forbids(v protocol.Verdict) bool {
+	return s.state.Mode == ModeStatement && v.Effects.Has(protocol.EffectTxBegin) && (s.srv == nil || !s.srv.skipping)
+}
+
+func (s *Session) refuseTransaction(p []byte) int {
+	s.Kill(EndStatementMode, errNoTransactions)
+	return len(p)
 }
 
 // lazyAppName sends the client's application_name in front of its statement,
@@ -291,7 +358,9 @@ func (s *Session) release(how Disposal) {
 	srv.sess = nil
 	srv.lastUser = s.state.ID
 	s.expecting = false
-	s.aligning, s.realigning, s.realignDue, s.custom, s.stalled = false, false, false, false, false
+	srv.dropping = true // of a message that is under way
+	srv.orphanBytes = 0
+	s.aligning, s.realigning, s.realignDue, s.custom, s.stalled, s.setting = false, false, false, false, false, false
 	s.retries = 0
 	s.pendingParses, s.overwritten = 0, false
 	s.pins &= PinMode
@@ -353,6 +422,10 @@ func (s *Session) FromServer(p []byte) int {
 		s.stalled = false
 		s.host.Redeliver()
 	}
+	if s.state.Mode == ModeStatement && srv.status != protocol.TxIdle {
+		s.Kill(EndStatementMode, errNoTransactions)
+		return n
+	}
 	// With the beginning of a further message at hand the connection is not
 	// at a boundary.
 	if s.srv == srv && n == len(p) {
@@ -379,11 +452,10 @@ func (s *Session) alignmentAnswered() {
 		s.Refused(e)
 		return
 	}
-	if !again {
-		srv.settings = s.settings
-		srv.dirty = s.pins&^clean != 0
-		s.lazyAppName()
-	}
+	srv.settings = s.settings
+	srv.dirty = s.wasDirty
+	s.inform()
+	s.lazyAppName()
 	s.aligned()
 }
 

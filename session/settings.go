@@ -84,8 +84,11 @@ func (s *Settings) realignText() string {
 		writeLiteral(&b, p.Value)
 		b.WriteByte(')')
 	}
+	// pg_settings does not show what is only a name with a dot; RESET leaves
+	// such a setting empty.
 	b.WriteString(") AS s(n, v) LEFT JOIN pg_catalog.pg_settings p ON pg_catalog.lower(p.name) = pg_catalog.lower(s.n)" +
-		" WHERE p.source IS DISTINCT FROM 'session'")
+		" WHERE CASE WHEN p.name IS NULL THEN coalesce(pg_catalog.current_setting(s.n, true), '') = ''" +
+		" ELSE p.source <> 'session' END")
 	return b.String()
 }
 

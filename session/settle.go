@@ -35,7 +35,7 @@ const (
 // finished. Nor can state that DISCARD ALL does not undo.
 func (sv *Server) Settle(dst []byte) (send []byte, outcome Settled) {
 	sv.sess = nil
-	if sv.doubt != "" || sv.batch || sv.skipping || sv.copyIn {
+	if sv.doubt != "" || sv.batch || sv.skipping || sv.copyIn || sv.extra > 0 {
 		return dst, SettleClose
 	}
 	if !sv.led.empty() || sv.left > 0 {
@@ -49,7 +49,7 @@ func (sv *Server) Settle(dst []byte) (send []byte, outcome Settled) {
 	}
 	if sv.settling == settleDiscard {
 		sv.dirty = false
-		sv.settings, sv.appName, sv.unnamed = nil, "", unnamedTag{}
+		sv.settings, sv.appName, sv.unnamed, sv.lastUser = nil, "", unnamedTag{}, 0
 	}
 	switch {
 	case sv.status != protocol.TxIdle && sv.settling == settleRollback:

@@ -50,6 +50,8 @@ type State struct {
 	UnnamedNumber uint64 `json:"unnamed_number,omitempty"`
 	// StringsOff: standard_conforming_strings is off.
 	StringsOff bool `json:"standard_conforming_strings_off,omitempty"`
+	// UnsafeEncoding: statements cannot be read in the client's encoding.
+	UnsafeEncoding bool `json:"unsafe_encoding,omitempty"`
 	// Left counts the bytes still to come of a message of which the session
 	// has taken the beginning; they are dropped.
 	Left int `json:"left,omitempty"`

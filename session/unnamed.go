@@ -35,6 +35,9 @@ func (s *Session) parse(p []byte, total int) int {
 	}
 	var sc protocol.Scanner
 	verdict := s.read(&sc, sql, complete || whole)
+	if s.forbids(verdict) && (s.srv == nil || s.srv.led.empty()) {
+		return s.refuseTransaction(p)
+	}
 	if !s.need(classOf(verdict)) {
 		if s.refusal != nil {
 			return s.refuse(protocol.MsgParse, p, total)
@@ -43,15 +46,16 @@ func (s *Session) parse(p []byte, total int) int {
 		s.verdict = verdict
 		return 0
 	}
-	s.foreignSequences(verdict)
-	s.fresh = s.fresh && verdict.First == protocol.ClassBegin
+	s.foreignSequences(verdict, true)
+	s.use(verdict)
 	if verdict.Effects.Has(resetting) && (s.settings != nil || s.state.AppName != "") {
 		s.pin(PinSet)
 		s.realignDue = s.settings != nil
 	}
-	if unnamed {
+	switch {
+	case unnamed && !s.srv.skipping: // else the server does not read it
 		s.keepUnnamed(p, total)
-	} else {
+	case !unnamed:
 		s.claimUnnamed(false)
 		s.pin(PinPrepared)
 	}
@@ -78,9 +82,7 @@ func (s *Session) keepUnnamed(p []byte, total int) {
 	s.overwritten = s.overwritten || s.unnamedHeld
 	s.unnamedHeld = false
 	s.state.UnnamedNumber++
-	if !s.srv.skipping {
-		s.srv.unnamed = s.unnamedTag()
-	}
+	s.srv.unnamed = s.unnamedTag()
 	s.state.Unnamed = s.state.Unnamed[:0]
 	if total > maxUnnamed {
 		s.pin(PinUnnamed)
@@ -106,19 +108,31 @@ func (s *Session) unnamedParsed(how handling) {
 }
 
 // unnamedFailed: the server has refused an unnamed statement; like PostgreSQL,
-// the session has none now.
-func (s *Session) unnamedFailed() {
-	s.pendingParses = max(0, s.pendingParses-1)
+// the session has none now. An injected one that is refused changes nothing for
+// the session. The text that is kept is that of the last Parse: while another
+// one is pending, it is not this one's.
+func (s *Session) unnamedFailed(how handling) {
+	if how == inject {
+		return
+	}
+	s.pendingParses--
 	s.overwritten = false
-	s.dropText()
-	s.pins &^= PinUnnamed
+	if s.pendingParses == 0 {
+		s.forgetUnnamed()
+	}
 }
 
 // unnamedSkipped: the server has ignored an unnamed Parse because of an earlier
 // error. It may still hold an earlier statement, of which the text is gone:
 // only this server connection has it.
-func (s *Session) unnamedSkipped() {
-	s.pendingParses = max(0, s.pendingParses-1)
+func (s *Session) unnamedSkipped(how handling) {
+	if how == inject {
+		return
+	}
+	s.pendingParses--
+	if s.pendingParses > 0 {
+		return // the text is that of a Parse behind the next Sync
+	}
 	s.dropText()
 	if s.overwritten {
 		s.pin(PinUnnamed)
@@ -155,6 +169,7 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 	switch typ {
 	case protocol.MsgBind:
 		e.kind = replyBind
+		s.rerun()
 		// A statement name that cannot be read is the server's to complain
 		// about; it is treated as empty since it might be.
 		if m, err := protocol.ReadBind(body); err != nil || len(m.Statement) == 0 {
