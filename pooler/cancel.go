@@ -45,12 +45,7 @@ var cancelResultNames = [numCancelResults]string{"sent", "dequeued", "idle", "un
 // cancelRegistry finds the session of a cancel key. Safe for concurrent use.
 type cancelRegistry struct {
 	mu   sync.Mutex
-	byID map[uint32]cancelEntry
-}
-
-type cancelEntry struct {
-	c   *clientConn
-	key []byte
+	byID map[uint32]*clientConn
 }
 
 // issue makes a key for c.
@@ -63,7 +58,7 @@ func (r *cancelRegistry) issue(c *clientConn, minor int) (pid uint32, key []byte
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byID == nil {
-		r.byID = make(map[uint32]cancelEntry)
+		r.byID = make(map[uint32]*clientConn)
 	}
 	for {
 		_, _ = rand.Read(buf) // never fails
@@ -74,8 +69,8 @@ func (r *cancelRegistry) issue(c *clientConn, minor int) (pid uint32, key []byte
 		}
 	}
 	key = buf[4:]
-	r.byID[pid] = cancelEntry{c, key}
-	c.cancelPID = pid
+	c.cancelPID, c.cancelKey = pid, key
+	r.byID[pid] = c
 	return pid, key
 }
 
@@ -88,11 +83,11 @@ func (r *cancelRegistry) revoke(pid uint32) {
 func (r *cancelRegistry) find(pid uint32, key []byte) *clientConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e, ok := r.byID[pid]
-	if !ok || subtle.ConstantTimeCompare(e.key, key) != 1 {
+	c, ok := r.byID[pid]
+	if !ok || subtle.ConstantTimeCompare(c.cancelKey, key) != 1 {
 		return nil
 	}
-	return e.c
+	return c
 }
 
 // cancelRequested handles a CancelRequest; like PostgreSQL it never answers.

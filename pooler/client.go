@@ -28,15 +28,15 @@ type clientConn struct {
 	route *route
 	sc    *serverConn // borrowed
 
-	waiter   waiter
-	grantMsg grantMsg
-	timer    eventloop.Timer
+	place *place // in the queue; nil = it does not wait
+	timer eventloop.Timer
 
 	// home is the loop that owns the client, nil while it moves; anybody may
 	// read it.
 	home          atomic.Pointer[worker]
 	id            uint64
 	cancelPID     uint32
+	cancelKey     []byte      // never changes after issue
 	lastServerPID uint32      // for the log of its end
 	pins          session.Pin // as counted in the metrics
 	connected     int64
@@ -115,9 +115,15 @@ func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
 	w := c.w
 	c.since = w.now()
 	ops := w.takeOps()
-	pc, err := c.route.target.arb.Get(c.route.pool, &c.waiter, connpool.Borrow{
+	pl := w.takePlace()
+	pc, err := c.route.target.arb.Get(c.route.pool, &pl.waiter, connpool.Borrow{
 		Class: class, Settings: connpool.SettingsID(c.sess.Settings().ID()), Loop: w.id(),
 	}, c.since, &ops)
+	if err == nil && pc == nil {
+		pl.c, c.place = c, pl
+	} else {
+		w.givePlace(pl)
+	}
 	w.run(ops)
 	if err != nil {
 		return nil, err
@@ -150,12 +156,24 @@ func (c *clientConn) lend(sc *serverConn) {
 
 // CancelBorrow implements session.Host.
 func (c *clientConn) CancelBorrow() bool {
-	return c.route.target.arb.Cancel(&c.waiter)
+	if !c.route.target.arb.Cancel(&c.place.waiter) {
+		return false
+	}
+	c.leaveQueue()
+	return true
+}
+
+// leaveQueue: the place is not in the queue any more, and no grant for it is on
+// its way.
+func (c *clientConn) leaveQueue() {
+	c.w.givePlace(c.place)
+	c.place = nil
 }
 
 // granted takes the server connection that the client has waited for; it goes
 // back at once when nobody wants it any more.
 func (c *clientConn) granted(sc *serverConn) {
+	c.leaveQueue()
 	if c.dead || !c.sess.Waiting() {
 		c.w.put(sc)
 		return
@@ -170,6 +188,7 @@ func (c *clientConn) granted(sc *serverConn) {
 
 // refused takes the failure of the borrow.
 func (c *clientConn) refused(err error) {
+	c.leaveQueue()
 	if c.dead || !c.sess.Waiting() {
 		return
 	}

@@ -12,7 +12,8 @@
 //	one per listener            accepts and posts descriptors to loops
 //	one per dial                connects and logs in to a server, bounded by the slots
 //	one per cancel              bounded by --cancel-concurrency
-//	one per TLS handshake       bounded by GOMAXPROCS-many at a time
+//	one per TLS handshake       bounded by --max-unauthenticated-clients
+//	one per key derivation      one less at a time than there are loops
 //	one per console session     admin's
 //	housekeeper                 certificates, user list, load over the loops
 //

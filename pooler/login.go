@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"time"
+	"unique"
 
 	"go.uber.org/zap"
 
@@ -329,13 +330,12 @@ func (lg *login) done() {
 	settings := p.interner.Intern(w.settings)
 	c.route = route
 	c.login = nil
-	c.waiter.Owner = c
 	c.since = c.w.now()
 	c.sess = session.New(session.Config{
 		Host: c, Settings: settings,
 		State: session.State{
-			ID: c.id, User: s.User, Database: s.Database, Mode: mode,
-			AppName: w.appName, Startup: settings.Pairs(), Minor: minorOf(s),
+			ID: c.id, User: route.user, Database: route.database, Mode: mode,
+			AppName: unique.Make(w.appName).Value(), Startup: settings.Pairs(), Minor: minorOf(s),
 			CancelPID: pid, CancelKey: key,
 		},
 	})

@@ -80,9 +80,10 @@ func (c *clientConn) due(now int64) int64 {
 }
 
 func (c *clientConn) acquireTimeout(limit time.Duration) {
-	if !c.route.target.arb.Expire(&c.waiter) {
+	if !c.route.target.arb.Expire(&c.place.waiter) {
 		return // the grant is on its way
 	}
+	c.leaveQueue()
 	s := c.route.target.arb.Stats()
 	c.w.p.stats.acquireTimeouts.Add(1)
 	c.sess.Refused(&protocol.Error{

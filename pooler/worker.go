@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/multipooler/multipooler/admin"
 	"github.com/multipooler/multipooler/connpool"
 	"github.com/multipooler/multipooler/eventloop"
@@ -37,6 +35,8 @@ type worker struct {
 	delivery delivery // to a server connection, while it runs
 
 	acquire admin.LatencyRecorder // waits for server connections
+
+	places []*place // free ones
 
 	first *clientConn  // list of the clients on this loop
 	n     atomic.Int64 // how many
@@ -119,42 +119,18 @@ func (w *worker) run(ops []poolOp) {
 // grant hands a server connection to the client that has waited for it, here
 // or on its own loop.
 func (w *worker) grant(op poolOp) {
-	c := op.Waiter.Owner.(*clientConn)
+	pl := op.Waiter.Owner.(*place)
 	sc := op.Conn.Resource()
 	if op.Loop == w.id() {
-		c.granted(sc)
+		pl.c.granted(sc)
 		return
 	}
 	sc.ec.GiveTo(op.Loop)
-	to := w.p.workers[op.Loop]
-	c.grantMsg = grantMsg{c: c, sc: sc, w: to}
-	if !to.loop.Post(&c.grantMsg) {
+	pl.sc, pl.to = sc, w.p.workers[op.Loop]
+	if !pl.to.loop.Post(pl) {
 		sc.ec.Discard()
 		w.gone(sc)
 	}
-}
-
-// grantMsg travels to another loop with a server connection for a client; it is
-// part of the client so that a grant does not allocate.
-type grantMsg struct {
-	c  *clientConn
-	sc *serverConn
-	w  *worker
-}
-
-// Run implements eventloop.Task.
-func (m *grantMsg) Run(*eventloop.Loop) {
-	c, sc, w := m.c, m.sc, m.w
-	m.sc = nil
-	if err := w.loop.Adopt(sc.ec); err != nil {
-		w.p.log.Warn("server connection lost between loops", zap.Error(err))
-		sc.ec.Discard()
-		w.gone(sc)
-		c.refused(errServerGone)
-		return
-	}
-	sc.w = w
-	c.granted(sc)
 }
 
 // closeOp terminates an idle or just released server connection for which the
@@ -183,7 +159,7 @@ func (w *worker) closeClaimed(sc *serverConn) {
 }
 
 func (w *worker) failOp(op poolOp) {
-	c := op.Waiter.Owner.(*clientConn)
+	c := op.Waiter.Owner.(*place).c
 	if op.Loop == w.id() {
 		c.refused(op.Err)
 		return
