@@ -19,23 +19,36 @@ import (
 	"github.com/multipooler/multipooler/test/pgtest"
 )
 
-// A direct PostgreSQL is what the oracle must find nothing wrong with.
+// A direct PostgreSQL is what the oracle must find nothing wrong with. Whether a
+// cancel or a cut meets a running statement is the machine's choice, so that a
+// run which missed some is followed by another.
 func TestADirectServerHasNoViolations(t *testing.T) {
+	const runs = 8
 	s := pgtest.Shared(t)
-	r, err := Markers(t.Context(), Config{URL: s.URL("app", "app"), Clients: 12, Steps: 60})
-	t.Log(r)
-	if err != nil || !r.OK() {
-		t.Fatal(err)
-	}
+	missing := map[string]bool{}
 	for _, op := range operations(false) {
-		if !strings.HasPrefix(op.name, "gone") && r.Operations[op.name] == 0 {
-			t.Errorf("operation %q never finished", op.name)
+		if !strings.HasPrefix(op.name, "gone") {
+			missing["finished operation "+op.name] = true
 		}
 	}
 	for _, e := range []string{"abandoned", "cancelled", "cut", "timed out"} {
-		if r.Events[e] == 0 {
-			t.Errorf("no client was %s", e)
+		missing["client that was "+e] = true
+	}
+	for n := 0; n < runs && len(missing) > 0; n++ {
+		r, err := Markers(t.Context(), Config{URL: s.URL("app", "app"), Clients: 12, Steps: 60})
+		t.Log(r)
+		if err != nil || !r.OK() {
+			t.Fatal(err)
 		}
+		for op := range r.Operations {
+			delete(missing, "finished operation "+op)
+		}
+		for e := range r.Events {
+			delete(missing, "client that was "+e)
+		}
+	}
+	for what := range missing {
+		t.Errorf("no %s in %d runs", what, runs)
 	}
 }
 
