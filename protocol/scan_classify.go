@@ -82,7 +82,7 @@ var leads = [symCount]lead{
 	symImport: {ClassOther, headImport, 0},
 	symGrant:  {ClassGrant, headDone, 0}, symRevoke: {ClassGrant, headDone, 0}, symReassign: {ClassGrant, headDone, 0},
 	symCreate: {ClassCreate, headCreate, 0}, symAlter: {ClassAlter, headAlter, 0}, symDrop: {ClassDrop, headDrop, 0},
-	symCall: {ClassCall, headDone, 0}, symDo: {ClassDo, headDone, 0},
+	symCall: {ClassCall, headDone, 0}, symDo: {ClassDo, headDone, EffectUnknown},
 	symFetch: {ClassFetch, headDone, 0}, symMove: {ClassFetch, headDone, 0},
 	symCloseWord: {ClassClose, headClose, EffectClose},
 	symDeclare:   {ClassDeclare, headDeclare, EffectDeclare},

@@ -82,7 +82,7 @@ func TestEachStatementIsClassifiedByItsWords(t *testing.T) {
 		{"revoke all on t from u", ClassGrant, none},
 		{"reassign owned by a to b", ClassGrant, none},
 		{"call p(1)", ClassCall, none},
-		{"do $$ begin set x = 1; end $$", ClassDo, none},
+		{"do $$ begin set x = 1; end $$", ClassDo, EffectUnknown},
 		{"fetch all from c", ClassFetch, none},
 		{"move 1 in c", ClassFetch, none},
 
