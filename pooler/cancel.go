@@ -90,14 +90,18 @@ func (r *cancelRegistry) find(pid uint32, key []byte) *clientConn {
 	return c
 }
 
-// cancelRequested handles a CancelRequest; like PostgreSQL it never answers.
-func (p *Pooler) cancelRequested(pid uint32, key []byte) {
+// cancelRequested handles a CancelRequest; like PostgreSQL it never answers. done
+// is called once, on any goroutine, when the request can have no effect any
+// more: until then its sender, who waits for EOF before the next statement,
+// must not get it, or the next statement would be hit.
+func (p *Pooler) cancelRequested(pid uint32, key []byte, done func()) {
 	c := p.cancels.find(pid, key)
 	if c == nil {
 		p.stats.cancels[cancelUnknown].Add(1)
+		done()
 		return
 	}
-	p.onLoopOf(c, func() { c.cancelNow() })
+	p.onLoopOf(c, func() { c.cancelNow(done) })
 }
 
 // onLoopOf runs f on the loop that owns c, also when c moves meanwhile.
@@ -111,35 +115,34 @@ func (p *Pooler) onLoopOf(c *clientConn, f func()) {
 			p.onLoopOf(c, f)
 			return
 		}
-		if !c.dead {
-			f()
-		}
+		f()
 	}))
 }
 
 // cancelNow cancels what the client waits for.
-func (c *clientConn) cancelNow() {
+func (c *clientConn) cancelNow(done func()) {
 	p := c.w.p
-	if c.sess == nil {
-		return
-	}
-	if c.sess.CancelWaiting() {
+	switch {
+	case c.dead || c.sess == nil:
+	case c.sess.CancelWaiting():
 		p.stats.cancels[cancelWaiter].Add(1)
-		return
-	}
-	if c.sc == nil || !c.sc.srv.Busy() {
+	case c.sc == nil || !c.sc.srv.Busy():
 		p.stats.cancels[cancelIdle].Add(1)
+	default:
+		p.cancelServer(c.sc, done)
 		return
 	}
-	p.cancelServer(c.sc)
+	done()
 }
 
 // cancelServer sends a CancelRequest for what sc runs, from a goroutine; sc is
-// not reused before it has come to its end.
-func (p *Pooler) cancelServer(sc *serverConn) {
+// not reused before it has come to its end. done is called there, or at once
+// when nothing is sent.
+func (p *Pooler) cancelServer(sc *serverConn, done func()) {
 	if sc.cancels >= p.config().Cancel.Concurrency || !p.cancelSlots.tryAcquire() {
 		p.stats.cancels[cancelRefused].Add(1)
 		p.log.Warn("cancel request dropped: too many at once", zap.Inline(sc), zap.String("knob", "--cancel-concurrency"))
+		done()
 		return
 	}
 	sc.cancels++
@@ -149,6 +152,7 @@ func (p *Pooler) cancelServer(sc *serverConn) {
 		err := p.sendCancel(sc.target, sc.pid, sc.key)
 		p.cancelSlots.release()
 		p.stats.cancelling.Add(-1)
+		done()
 		w.loop.Post(task(func(*eventloop.Loop) { sc.cancelEnded(err) }))
 	})
 }

@@ -37,6 +37,8 @@ type login struct {
 	working  bool
 	encrypt  bool // TLS is on
 	taken    int  // bytes of the running delivery that are done with
+	// cancelling: it was a CancelRequest, which is on its way to the server.
+	cancelling bool
 }
 
 func (lg *login) received(p []byte) int {
@@ -109,8 +111,11 @@ func (lg *login) startup(p []byte) int {
 		c.ec.Write([]byte{'N'})
 		return n
 	case protocol.StartupCancel:
-		c.w.p.cancelRequested(packet.CancelPID, packet.CancelKey)
-		c.closeQuietly()
+		lg.working, lg.cancelling = true, true
+		w := c.w
+		w.p.cancelRequested(packet.CancelPID, packet.CancelKey, func() {
+			w.loop.Post(task(func(*eventloop.Loop) { c.closeQuietly() }))
+		})
 		return len(p)
 	}
 	lg.packet = packet
@@ -351,6 +356,10 @@ func minorOf(s *protocol.Startup) int {
 }
 
 func (lg *login) timeUp(int64) {
+	if lg.cancelling {
+		lg.c.closeQuietly()
+		return
+	}
 	limit := lg.c.w.p.config().Client.LoginTimeout
 	lg.c.w.p.stats.logins[loginTimeout].Add(1)
 	lg.refuse(&protocol.Error{

@@ -297,6 +297,6 @@ func (sc *serverConn) cancelIfFlooding() {
 func (sc *serverConn) sendCancel() {
 	if !sc.cancelled {
 		sc.cancelled = true
-		sc.w.p.cancelServer(sc)
+		sc.w.p.cancelServer(sc, func() {})
 	}
 }
