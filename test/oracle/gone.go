@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
@@ -84,7 +85,7 @@ func (c *client) goneInCopy(ctx context.Context) error {
 	}
 	if e, ok := msg.(*pgproto3.ErrorResponse); ok {
 		_, _ = c.conn.ReceiveMessage(ctx)
-		return fmt.Errorf("copy refused: %s %s", e.Code, e.Message)
+		return pgconn.ErrorResponseToPgError(e)
 	}
 	f.Send(&pgproto3.CopyData{Data: copyRows(m, logUniform(c.rng, 100), 100)})
 	if err := f.Flush(); err != nil {
