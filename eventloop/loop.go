@@ -78,9 +78,10 @@ type Loop struct {
 	msg     unix.Msghdr
 	segs    [maxSegments][]byte
 
-	ready []*Conn // scheduled, see schedule
-	spare []*Conn
-	muted []*Conn // claimed for this loop and not yet adopted; taken off epoll by an event
+	ready   []*Conn // scheduled, see schedule
+	spare   []*Conn
+	watches map[int32]func() // see Watch
+	muted   []*Conn          // claimed for this loop and not yet adopted; taken off epoll by an event
 }
 
 // New makes a loop. id must be unique among the loops that exchange conns.

@@ -14,7 +14,11 @@ import (
 func (l *Loop) dispatch(fd int, gen, events uint32) {
 	c := conns.get(fd)
 	if c == nil {
-		return // the eventfd, or closed earlier in this turn
+		if f := l.watches[int32(fd)]; f != nil {
+			f()
+			l.flushDirty()
+		}
+		return // else the eventfd, or closed earlier in this turn
 	}
 	w := c.word.Load()
 	if w.generation() != gen {

@@ -8,8 +8,7 @@
 //
 // # Goroutines
 //
-//	one per event loop          runs clients, sessions and server connections
-//	one per listener            accepts and posts descriptors to loops
+//	one per event loop          runs clients, sessions and server connections; the first accepts
 //	one per dial                connects and logs in to a server, bounded by the slots
 //	one per cancel              bounded by --cancel-concurrency
 //	one per TLS handshake       bounded by --max-unauthenticated-clients

@@ -32,19 +32,46 @@ func (p peer) String() string {
 	return p.addr.String()
 }
 
-// listener accepts on one address. Accepted sockets inherit its options
-// (TCP_NODELAY, keep-alive), so that a connection costs one system call here.
+// listener accepts on one address, on the first loop. Accepted sockets inherit
+// its options (TCP_NODELAY, keep-alive), so that a connection costs one system
+// call here.
 type listener struct {
-	p    *Pooler
-	ln   net.Listener
-	file *os.File // a duplicate, because a net.Listener does not let us accept a bare descriptor
-	raw  syscall.RawConn
-	unix bool
+	p     *Pooler
+	ln    net.Listener
+	fd    int // a duplicate, because a net.Listener does not let us accept a bare descriptor
+	timer eventloop.Timer
+	pause time.Duration
 }
 
-// close ends accept.
+// start begins to accept.
+func (l *listener) start() {
+	w := l.p.workers[0]
+	l.timer.F = func(int64) { l.watch() }
+	w.loop.Post(task(func(*eventloop.Loop) { l.watch() }))
+}
+
+func (l *listener) watch() {
+	if err := l.p.workers[0].loop.Watch(l.fd, l.accept); err != nil {
+		l.p.log.Error("cannot accept", zap.Stringer("address", l.ln.Addr()), zap.Error(err))
+	}
+}
+
+// stop ends accepting and closes; it waits for the loop.
+func (l *listener) stop() {
+	done := make(chan struct{})
+	w := l.p.workers[0]
+	if w.loop.Post(task(func(*eventloop.Loop) {
+		w.loop.Forget(&l.timer)
+		w.loop.Unwatch(l.fd)
+		close(done)
+	})) {
+		<-done
+	}
+	l.close()
+}
+
 func (l *listener) close() {
-	l.file.Close()
+	closeFD(l.fd)
 	l.ln.Close()
 }
 
@@ -67,8 +94,7 @@ func (p *Pooler) listen(ctx context.Context, at config.Listener) (*listener, err
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
 	}
-	l := &listener{p: p, ln: ln, unix: at.Network() == "unix"}
-	if l.unix {
+	if at.Network() == "unix" {
 		if err := os.Chmod(at.Address(), p.config().UnixSocketMode); err != nil {
 			ln.Close()
 			return nil, fmt.Errorf("listen on %s: %w", at, err)
@@ -79,12 +105,7 @@ func (p *Pooler) listen(ctx context.Context, at config.Listener) (*listener, err
 		ln.Close()
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
 	}
-	l.file = os.NewFile(uintptr(fd), "listener")
-	if l.raw, err = l.file.SyscallConn(); err != nil {
-		l.close()
-		return nil, fmt.Errorf("listen on %s: %w", at, err)
-	}
-	return l, nil
+	return &listener{p: p, ln: ln, fd: fd}, nil
 }
 
 // removeStale removes a socket file that nobody listens on any more.
@@ -111,42 +132,28 @@ func setTCPOptions(fd int, keepalive time.Duration) error {
 	return err
 }
 
-// maxAcceptPause bounds the back-off while the process has no descriptors.
-const maxAcceptPause = time.Second
+// The back-off while the process has no descriptors: going on at once would
+// spin.
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
 
-// accept runs until the listener is closed.
+// accept takes one client; the loop calls again while there are more.
 func (l *listener) accept() {
-	pause := 5 * time.Millisecond
-	for {
-		fd, sa, err := l.next()
-		switch {
-		case err == nil:
-			pause = 5 * time.Millisecond
-			l.p.accepted(fd, peerOf(sa))
-		case errors.Is(err, net.ErrClosed):
-			return
-		case errors.Is(err, unix.ECONNABORTED):
-		default:
-			// EMFILE and its like: going on at once would spin.
-			l.p.log.Warn("accept failed", zap.Stringer("address", l.ln.Addr()), zap.Error(err), zap.Duration("pause", pause))
-			select {
-			case <-time.After(pause):
-			case <-l.p.ctx.Done():
-			}
-			pause = min(2*pause, maxAcceptPause)
-		}
+	fd, sa, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	switch {
+	case err == nil:
+		l.pause = 0
+		l.p.accepted(fd, peerOf(sa))
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNABORTED):
+	default:
+		l.pause = min(max(2*l.pause, minAcceptPause), maxAcceptPause)
+		l.p.log.Warn("accept failed", zap.Stringer("address", l.ln.Addr()), zap.Error(err), zap.Duration("pause", l.pause))
+		w := l.p.workers[0]
+		w.loop.Unwatch(l.fd)
+		w.loop.Arm(&l.timer, w.now()+int64(l.pause))
 	}
-}
-
-func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
-	rerr := l.raw.Read(func(s uintptr) bool {
-		fd, sa, err = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		return !errors.Is(err, unix.EAGAIN)
-	})
-	if rerr != nil {
-		return -1, nil, net.ErrClosed
-	}
-	return fd, sa, err
 }
 
 func peerOf(sa unix.Sockaddr) peer {
@@ -177,6 +184,10 @@ func (p *Pooler) accepted(fd int, from peer) {
 	w := p.place()
 	c := &clientConn{id: p.nextID.Add(1), peer: from}
 	c.home.Store(w)
+	if w == p.workers[0] { // accept runs there
+		w.welcome(c, fd)
+		return
+	}
 	if !w.loop.Post(task(func(*eventloop.Loop) { w.welcome(c, fd) })) {
 		p.loggingIn.Add(-1)
 		closeFD(fd)

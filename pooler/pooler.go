@@ -159,7 +159,7 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 
 	loopCtx, stopLoops := context.WithCancel(background)
 	defer stopLoops()
-	var running, accepting sync.WaitGroup
+	var running sync.WaitGroup
 	for _, w := range p.workers {
 		w.loop.Post(task(func(*eventloop.Loop) { w.start() }))
 		running.Go(func() {
@@ -169,7 +169,7 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 		})
 	}
 	for _, l := range listeners {
-		accepting.Go(l.accept)
+		l.start()
 	}
 	p.state.SetListening(true)
 	if httpLn != nil {
@@ -184,8 +184,9 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 
 	<-ctx.Done()
 	p.drain(hard, func() {
-		closeAll(listeners)
-		accepting.Wait()
+		for _, l := range listeners {
+			l.stop()
+		}
 	})
 	cut()
 	p.cutAll()
