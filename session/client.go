@@ -74,6 +74,12 @@ func (s *Session) take(typ protocol.Type, p []byte, total int) int {
 	if s.state.Skipping {
 		return s.skip(typ, p, total)
 	}
+	if s.srv != nil && s.srv.skipping && typ != protocol.MsgSync && typ != protocol.MsgTerminate {
+		// The server ignores it, and owes nothing for it.
+		s.host.ToServer(p)
+		s.rest(streamForward, total-len(p))
+		return len(p)
+	}
 	switch typ {
 	case protocol.MsgQuery:
 		return s.query(p, total)
@@ -140,12 +146,8 @@ func (s *Session) refuse(typ protocol.Type, p []byte, total int) int {
 	return len(p)
 }
 
-// push notes an expected reply. While the server skips to the next Sync, it
-// owes nothing for what it ignores.
+// push notes an expected reply.
 func (s *Session) push(e entry) {
-	if s.srv.skipping {
-		return
-	}
 	s.srv.led.push(e)
 	if s.srv.led.len() >= maxLedger {
 		s.stalled = true
@@ -176,10 +178,8 @@ func (s *Session) query(p []byte, total int) int {
 		s.verdict = verdict
 		return 0
 	}
-	if !s.srv.skipping {
-		s.forgetUnnamed()
-		s.srv.unnamed = unnamedTag{}
-	}
+	s.forgetUnnamed()
+	s.srv.unnamed = unnamedTag{}
 	s.foreignSequences(verdict, false)
 	s.use(verdict)
 	s.push(queryEntry(verdict))

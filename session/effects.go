@@ -75,7 +75,7 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 	if s.state.UnsafeEncoding {
 		s.pin(PinEncoding | PinUnknown)
 	}
-	if v.Backslash && s.setting && !s.srv.led.empty() {
+	if v.Backslash && s.setting && s.srv.led.len() > 1 {
 		s.pin(PinUnknown) // read with an option that may have changed on the way
 	}
 	if v.Effects.Has(protocol.EffectSet | protocol.EffectSetLocal | resetting) {
@@ -94,7 +94,7 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 		// A setting with a dot in its name may be new: DISCARD ALL leaves it
 		// defined, with an empty value that others would see. What name
 		// set_config gets is not known, and U&"…" may hide the dot.
-		if v.Statements != 1 || v.First != protocol.ClassSet && v.First != protocol.ClassReset || bytes.ContainsAny(text, ".&") {
+		if text == nil || bytes.ContainsAny(text, ".&") || bytes.Contains(bytes.ToLower(text), []byte("set_config")) {
 			s.custom = true
 		}
 		// RESET name goes back to the server's default, not to the client's
@@ -142,7 +142,7 @@ const (
 // use notes a statement that is sent.
 func (s *Session) use(v protocol.Verdict) {
 	switch {
-	case s.used == touched || s.srv.skipping:
+	case s.used == touched:
 	case v.Statements == 1 && v.First == protocol.ClassBegin:
 		s.used = begun
 	default:
@@ -153,7 +153,7 @@ func (s *Session) use(v protocol.Verdict) {
 // rerun notes a Bind: of a BEGIN that was just parsed, or of a statement that
 // came from elsewhere.
 func (s *Session) rerun() {
-	if s.used == untouched && !s.srv.skipping {
+	if s.used == untouched {
 		s.used = touched
 	}
 }
@@ -167,7 +167,7 @@ const ownPlan = "multipooler_sequences"
 func (s *Session) foreignSequences(v protocol.Verdict, extended bool) {
 	srv := s.srv
 	if s.used == touched || !v.Effects.Has(protocol.EffectSequenceRead) ||
-		srv.lastUser == s.state.ID || srv.lastUser == 0 || srv.skipping || srv.status == protocol.TxFailed {
+		srv.lastUser == s.state.ID || srv.lastUser == 0 || srv.status == protocol.TxFailed {
 		return
 	}
 	const sql = "DISCARD SEQUENCES"

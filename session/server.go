@@ -169,6 +169,10 @@ func (sv *Server) Feed(p []byte) (int, error) {
 		total := protocol.HeaderLen + size
 		have := len(p)-i >= total
 		drop := sv.swallowing()
+		if sv.led.n == 0 && (typ == protocol.MsgDataRow || typ == protocol.MsgCopyData) {
+			flush(i)
+			return i, ErrProtocol
+		}
 		if typ != protocol.MsgDataRow && typ != protocol.MsgCopyData {
 			if !have && inspected(typ) && total <= inspectServer {
 				break
@@ -281,7 +285,7 @@ func (sv *Server) ready(status protocol.TxStatus) error {
 		sv.extraPast = true
 		if sv.led.n == 0 || !sv.led.at(0).kind.endsWithReady() || sv.led.at(0).kind != replySync && !sv.replied {
 			sv.extra--
-			sv.status, sv.skipping, sv.batch = status, false, sv.led.n > 0
+			sv.status, sv.skipping, sv.batch = status, false, sv.batch && sv.led.n > 0
 			if sv.extra == 0 {
 				sv.certain()
 			}

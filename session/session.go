@@ -294,7 +294,7 @@ var errNoTransactions = &protocol.Error{
 // forbids tells whether the pool mode has no place for what v begins. What
 // begins a transaction unseen is found out by its ReadyForQuery.
 func (s *Session) forbids(v protocol.Verdict) bool {
-	return s.state.Mode == ModeStatement && v.Effects.Has(protocol.EffectTxBegin) && (s.srv == nil || !s.srv.skipping)
+	return s.state.Mode == ModeStatement && v.Effects.Has(protocol.EffectTxBegin)
 }
 
 func (s *Session) refuseTransaction(p []byte) int {
@@ -481,6 +481,13 @@ func (s *Session) serverLost(err error) {
 			s.borrowForLogin()
 			return
 		}
+		s.host.Redeliver()
+		return
+	}
+	if !s.aligning && s.pins == 0 && s.left == 0 && srv.Quiet() && srv.status == protocol.TxIdle {
+		// It is about to be given back, or was granted for a message that has
+		// not come yet.
+		s.release(Close)
 		s.host.Redeliver()
 		return
 	}

@@ -52,10 +52,9 @@ func (s *Session) parse(p []byte, total int) int {
 		s.pin(PinSet)
 		s.realignDue = s.settings != nil
 	}
-	switch {
-	case unnamed && !s.srv.skipping: // else the server does not read it
+	if unnamed {
 		s.keepUnnamed(p, total)
-	case !unnamed:
+	} else {
 		s.claimUnnamed(false)
 		s.pin(PinPrepared)
 	}
@@ -187,7 +186,7 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 		}
 	}
 	s.claimUnnamed(uses)
-	if closes && !s.srv.skipping {
+	if closes {
 		s.forgetUnnamed()
 		s.srv.unnamed = unnamedTag{}
 	}
@@ -204,7 +203,7 @@ func (s *Session) extended(typ protocol.Type, p []byte, total int) int {
 func (s *Session) claimUnnamed(uses bool) {
 	srv := s.srv
 	switch {
-	case srv.skipping, s.pendingParses > 0, srv.unnamed == s.unnamedTag():
+	case s.pendingParses > 0, srv.unnamed == s.unnamedTag():
 	case uses && s.unnamedHeld:
 		srv.unnamed = s.unnamedTag()
 		srv.led.push(entry{kind: replyParse, how: inject, unnamed: true})

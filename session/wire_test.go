@@ -334,6 +334,7 @@ func rowValues(p []byte) string {
 // stream collects the bytes of one direction and hands out whole messages.
 type stream struct {
 	rest []byte
+	said int // how much of rest left has described
 	text func(typ protocol.Type, body []byte) string
 }
 
@@ -345,15 +346,16 @@ func (s *stream) feed(p []byte, each func(text string)) {
 			return
 		}
 		each(s.text(protocol.Type(s.rest[0]), s.rest[protocol.HeaderLen:n]))
-		s.rest = s.rest[n:]
+		s.rest, s.said = s.rest[n:], 0
 	}
 }
 
 // left describes the beginning of a message that has not been completed.
 func (s *stream) left() string {
-	if len(s.rest) == 0 {
+	if len(s.rest) == s.said {
 		return ""
 	}
+	s.said = len(s.rest)
 	c := rune(s.rest[0])
 	if !unicode.IsPrint(c) {
 		c = '?'
