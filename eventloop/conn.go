@@ -296,7 +296,8 @@ func (l *Loop) schedule(c *Conn, why flags) {
 	c.flags |= why
 }
 
-// reschedule takes over what was scheduled on the loop that c has left.
+// reschedule takes over what was scheduled when c was given up: runReady passed
+// over it then, or c was on another loop.
 func (l *Loop) reschedule(c *Conn) {
 	if c.flags&flagsScheduled != 0 {
 		l.ready = append(l.ready, c)

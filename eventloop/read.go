@@ -31,6 +31,7 @@ func (l *Loop) dispatch(fd int, gen, events uint32) {
 		if !c.word.CompareAndSwap(w, w.with(owned, l.id)) {
 			return // claimed at this moment; the event comes again
 		}
+		l.reschedule(c)
 		calls := l.calls
 		l.handle(c, events)
 		if l.calls == calls && l.mine(c) {
