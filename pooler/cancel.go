@@ -115,6 +115,7 @@ func (p *Pooler) onLoopOf(c *clientConn, f func()) {
 			p.onLoopOf(c, f)
 			return
 		}
+		defer c.contain()
 		f()
 	}))
 }
@@ -137,13 +138,13 @@ func (c *clientConn) cancelNow(done func()) {
 
 // cancelServer sends a CancelRequest for what sc runs, from a goroutine; sc is
 // not reused before it has come to its end. done is called there, or at once
-// when nothing is sent.
-func (p *Pooler) cancelServer(sc *serverConn, done func()) {
+// when nothing is sent: false.
+func (p *Pooler) cancelServer(sc *serverConn, done func()) bool {
 	if sc.cancels >= p.config().Cancel.Concurrency || !p.cancelSlots.tryAcquire() {
 		p.stats.cancels[cancelRefused].Add(1)
 		p.log.Warn("cancel request dropped: too many at once", zap.Inline(sc), zap.String("knob", "--cancel-concurrency"))
 		done()
-		return
+		return false
 	}
 	sc.cancels++
 	w := sc.w
@@ -155,11 +156,13 @@ func (p *Pooler) cancelServer(sc *serverConn, done func()) {
 		done()
 		w.loop.Post(task(func(*eventloop.Loop) { sc.cancelEnded(err) }))
 	})
+	return true
 }
 
 // cancelEnded is back on the loop of sc, which cannot have moved: it is neither
 // parked nor given away while a cancel is under way.
 func (sc *serverConn) cancelEnded(err error) {
+	defer sc.contain()
 	sc.cancels--
 	p := sc.w.p
 	if err != nil {

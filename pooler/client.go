@@ -40,7 +40,9 @@ type clientConn struct {
 	lastServerPID uint32      // for the log of its end
 	pins          session.Pin // as counted in the metrics
 	connected     int64
-	since         int64 // of the last request, or of the wait
+	since         int64 // of the last borrow, or of the wait
+	restAt        int64 // when the client came to rest; 0 = it does not rest
+	timerAt       int64 // when timer fires at the latest; 0 = not armed
 	stallAt       int64 // when the client began to take nothing; 0 = it takes
 	stallLeft     int   // its backlog then
 	queries       uint64
@@ -51,33 +53,63 @@ type clientConn struct {
 }
 
 // Received implements eventloop.Handler.
-func (c *clientConn) Received(_ *eventloop.Conn, p []byte) int {
+func (c *clientConn) Received(_ *eventloop.Conn, p []byte) (n int) {
+	defer c.contain()
 	if c.login != nil {
 		return c.login.received(p)
 	}
-	n := c.sess.FromClient(p)
+	n = c.sess.FromClient(p)
 	if c.dead {
 		return len(p)
 	}
 	if n > 0 {
 		c.route.bytesReceived.Add(uint64(n))
+		c.restAt = 0
 	}
-	if sc := c.sc; sc != nil && sc.ec.Backlog() >= c.w.p.highWater {
-		c.ec.PauseRead() // until the server takes it: serverConn.Drained
-	}
+	c.flow()
+	c.rests()
 	return n
+}
+
+// flow applies back-pressure: the server is not read while the client takes
+// nothing, nor the client while the server takes nothing, nor a client that does
+// not take its answers. Each end comes with a call of Drained.
+func (c *clientConn) flow() {
+	full := c.ec.Congested()
+	switch {
+	case !full:
+		c.stallAt = 0
+	case c.stallAt == 0:
+		c.stallAt, c.stallLeft = c.w.now(), c.ec.Backlog()
+		c.armIn(c.w.p.config().Client.StallTimeout)
+	}
+	if sc := c.sc; sc != nil {
+		pause(sc.ec, full)
+		full = full || sc.ec.Congested()
+	}
+	pause(c.ec, full)
+}
+
+func pause(ec *eventloop.Conn, on bool) {
+	switch {
+	case on:
+		ec.PauseRead()
+	case ec.Paused():
+		ec.ResumeRead()
+	}
 }
 
 // Drained implements eventloop.Handler: the client takes bytes again.
 func (c *clientConn) Drained(*eventloop.Conn) {
-	c.stallAt = 0
-	if c.sc != nil {
-		c.sc.ec.ResumeRead()
+	defer c.contain()
+	if !c.dead && c.login == nil {
+		c.flow()
 	}
 }
 
 // Ended implements eventloop.Handler.
 func (c *clientConn) Ended(_ *eventloop.Conn, err error) {
+	defer c.contain()
 	if c.dead {
 		return
 	}
@@ -116,11 +148,12 @@ func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
 	c.since = w.now()
 	ops := w.takeOps()
 	pl := w.takePlace()
+	pl.c = c // now: as soon as it is queued, any loop may read it
 	pc, err := c.route.target.arb.Get(c.route.pool, &pl.waiter, connpool.Borrow{
 		Class: class, Settings: connpool.SettingsID(c.sess.Settings().ID()), Loop: w.id(),
 	}, c.since, &ops)
 	if err == nil && pc == nil {
-		pl.c, c.place = c, pl
+		c.place = pl
 	} else {
 		w.givePlace(pl)
 	}
@@ -129,15 +162,12 @@ func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
 		return nil, err
 	}
 	if pc == nil {
-		if limit := w.p.config().Pool.AcquireTimeout; limit > 0 {
-			c.arm(c.since + int64(limit))
-		}
+		c.armIn(w.p.config().Pool.AcquireTimeout)
 		return nil, nil
 	}
 	sc := pc.Resource()
 	if err := w.loop.Adopt(sc.ec); err != nil {
-		sc.ec.Discard()
-		w.gone(sc)
+		w.lost(sc)
 		return nil, errServerGone
 	}
 	sc.w = w
@@ -173,6 +203,7 @@ func (c *clientConn) leaveQueue() {
 // granted takes the server connection that the client has waited for; it goes
 // back at once when nobody wants it any more.
 func (c *clientConn) granted(sc *serverConn) {
+	defer c.contain()
 	c.leaveQueue()
 	if c.dead || !c.sess.Waiting() {
 		c.w.put(sc)
@@ -188,6 +219,7 @@ func (c *clientConn) granted(sc *serverConn) {
 
 // refused takes the failure of the borrow.
 func (c *clientConn) refused(err error) {
+	defer c.contain()
 	c.leaveQueue()
 	if c.dead || !c.sess.Waiting() {
 		return
@@ -199,11 +231,10 @@ func (c *clientConn) refused(err error) {
 func (c *clientConn) Release(sv *session.Server, how session.Disposal) {
 	sc := c.sc
 	c.sc = nil
-	c.countPins()
+	c.countPins(c.sess.Pins())
 	sc.client = nil
-	sc.ec.ResumeRead()
-	c.ec.ResumeRead()
-	c.stallAt = 0
+	pause(sc.ec, false)
+	c.flow()
 	sc.release(how)
 }
 
@@ -234,7 +265,7 @@ func (c *clientConn) end(reason session.EndReason, detail string) {
 	}
 	c.dead = true
 	w := c.w
-	w.loop.Forget(&c.timer)
+	c.disarm()
 	w.remove(c)
 	c.account()
 	w.p.clientEnded(c, reason, detail)
@@ -246,7 +277,9 @@ func (c *clientConn) account() {
 	if c.sess == nil || c.route == nil {
 		return
 	}
-	c.countPins()
+	if !c.dead {
+		c.countPins(c.sess.Pins())
+	}
 	q, t := c.sess.Counts()
 	if q != c.queries {
 		c.route.queries.Add(q - c.queries)
@@ -263,48 +296,18 @@ func (c *clientConn) touched() {
 		return
 	}
 	c.account()
-	w := c.w
-	if c.sc == nil {
-		c.atRest()
-		return
-	}
-	if c.ec.Backlog() >= w.p.highWater && c.stallAt == 0 {
-		c.sc.ec.PauseRead() // until the client takes it: Drained
-		c.stallAt, c.stallLeft = w.now(), c.ec.Backlog()
-		if d := w.p.config().Client.StallTimeout; d > 0 {
-			c.arm(c.stallAt + int64(d))
+	if c.w.p.draining.Load() {
+		if c.drain(); c.dead {
+			return
 		}
 	}
-	if c.sess.IdleInTransaction() {
-		c.since = w.now()
-		if d := w.p.config().Pool.ReservedInactivityTimeout; d > 0 {
-			c.arm(c.since + int64(d))
-		}
-	}
-	if w.p.draining.Load() {
-		c.drain()
-	}
-}
-
-// atRest: the client holds no server connection.
-func (c *clientConn) atRest() {
-	w := c.w
-	if w.p.draining.Load() {
-		c.drain()
-		return
-	}
-	if !c.sess.Idle() {
-		return
-	}
-	if idle := w.p.config().Client.IdleTimeout; idle > 0 {
-		c.since = w.now()
-		c.arm(c.since + int64(idle))
-	}
+	c.flow()
+	c.rests()
 }
 
 // countPins keeps the gauge of pins by reason.
-func (c *clientConn) countPins() {
-	now := c.sess.Pins() &^ session.PinMode
+func (c *clientConn) countPins(now session.Pin) {
+	now &^= session.PinMode
 	if now == c.pins {
 		return
 	}
@@ -331,9 +334,13 @@ func (c *clientConn) closeQuietly() {
 		return
 	}
 	c.dead = true
-	c.w.loop.Forget(&c.timer)
+	lg := c.login
+	lg.gone.Store(true)
+	c.disarm()
 	c.w.remove(c)
-	c.w.p.loggingIn.Add(-1)
+	if !lg.deriving { // else its work is counted until it is over
+		c.w.p.loginOver()
+	}
 	c.ec.Close()
 }
 

@@ -17,11 +17,10 @@ func isConsole(database string) bool { return database == "multipooler" || datab
 
 // console hands an authenticated client over to the admin console, which runs
 // on a goroutine over an ordinary connection.
-func (lg *login) console(pid uint32, key []byte) {
+func (lg *login) console() {
 	c, p := lg.c, lg.c.w.p
 	s := &lg.packet
 	if !slices.Contains(p.config().AdminUsers, s.User) {
-		p.cancels.revoke(pid)
 		p.stats.logins[loginFailed].Add(1)
 		lg.refuse(&protocol.Error{
 			Code: "42501", Message: fmt.Sprintf("user %q may not use the console", s.User),
@@ -30,18 +29,20 @@ func (lg *login) console(pid uint32, key []byte) {
 		return
 	}
 	w := c.w
-	w.loop.Forget(&c.timer)
+	c.disarm()
 	w.remove(c)
 	c.dead = true
-	c.ec.Consume(lg.taken)
+	if lg.taken > 0 { // within a delivery
+		c.ec.Consume(lg.taken)
+	}
 	nc, rest, err := c.ec.DetachConn()
-	p.loggingIn.Add(-1)
+	p.loginOver()
 	if err != nil {
-		p.cancels.revoke(pid)
 		p.log.Warn("console connection lost", zap.Uint64("client", c.id), zap.Error(err))
 		return
 	}
 	p.stats.logins[loginOK].Add(1)
+	pid, key := p.cancels.issue(c, minorOf(s)) // of no use: the client is dead to cancels
 	p.goes.Go(func() {
 		defer p.cancels.revoke(pid)
 		defer nc.Close()

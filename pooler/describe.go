@@ -38,10 +38,25 @@ func (sc *serverConn) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	return nil
 }
 
-// loggedIn counts a client whose session begins.
-func (p *Pooler) loggedIn(c *clientConn) {
+// admit counts a client whose session is about to begin, unless there are as
+// many as there may be.
+func (p *Pooler) admit() bool {
+	if p.clients.Add(1) > int64(p.config().Client.Max) {
+		p.clients.Add(-1)
+		return false
+	}
+	return true
+}
+
+// loginOver follows the end of each login, however it ended.
+func (p *Pooler) loginOver() {
 	p.loggingIn.Add(-1)
-	p.clients.Add(1)
+	p.checkEmpty()
+}
+
+// loggedIn counts a client whose session begins; admit has counted it.
+func (p *Pooler) loggedIn(c *clientConn) {
+	p.loginOver()
 	p.stats.logins[loginOK].Add(1)
 	if ce := p.log.Check(zap.DebugLevel, "client logged in"); ce != nil {
 		ce.Write(zap.Inline(c), zap.String("tls", tlsName(c.ec)))
@@ -73,7 +88,7 @@ func (p *Pooler) serverClosed(sc *serverConn) {
 	p.stats.closes[sc.reason].Add(1)
 	fields := []zap.Field{
 		zap.Inline(sc), zap.String("reason", closeReasonNames[sc.reason]),
-		zap.Duration("age", time.Duration(sc.w.now()-sc.opened)),
+		zap.Duration("age", time.Duration(eventloop.Now()-sc.opened)),
 	}
 	if doubt := sc.srv.Doubt(); doubt != "" {
 		fields = append(fields, zap.String("detail", doubt))

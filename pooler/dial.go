@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,8 +26,12 @@ import (
 	"github.com/multipooler/multipooler/session"
 )
 
-// maxLoginMessage bounds a message of a server during login.
-const maxLoginMessage = 64 << 10
+// maxLoginMessage bounds a message of a server during login, maxLogin all of
+// them: the time for it alone would let a server fill the memory.
+const (
+	maxLoginMessage = 64 << 10
+	maxLogin        = 1 << 20
+)
 
 // dial opens the server connection for which the arbiter has taken a slot.
 func (p *Pooler) dial(w *worker, op poolOp) {
@@ -38,7 +43,7 @@ func (p *Pooler) dial(w *worker, op poolOp) {
 	}
 	p.goes.Go(func() {
 		began := time.Now()
-		d, err := p.open(t, key)
+		d, err := p.openContained(t, key)
 		posted := w.loop.Post(task(func(*eventloop.Loop) {
 			if err != nil {
 				p.dialFailed(w, t, pc, err)
@@ -102,10 +107,13 @@ type DialError struct {
 }
 
 func (e *DialError) Error() string {
-	if e.Said != nil {
-		return e.Said.Message
+	switch {
+	case e.Said == nil:
+		return "the server cannot be reached"
+	case e.Said.Code == "28000" && strings.Contains(e.Said.Message, "pg_hba.conf"):
+		return "the server's pg_hba.conf does not let multipooler in as this user" // it names our address
 	}
-	return "the server cannot be reached"
+	return e.Said.Message
 }
 
 func (e *DialError) Unwrap() error { return e.Cause }
@@ -132,6 +140,17 @@ func (e *DialError) Hint() string {
 		return e.Said.Hint
 	}
 	return ""
+}
+
+// openContained is open with a panic turned into the failure of this dial.
+func (p *Pooler) openContained(t *target, key connpool.Key) (d *dialled, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.panicked(r, zap.String("target", t.cfg.Name))
+			d, err = nil, &DialError{Cause: fmt.Errorf("bug: %v", r)}
+		}
+	}()
+	return p.open(t, key)
 }
 
 // open connects and logs in. When the server may have made a backend of a
@@ -242,7 +261,6 @@ func askTLS(ctx context.Context, fd int) error {
 
 // loginServer runs the startup phase (manual, 55.2.1) until ReadyForQuery.
 func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.ReadWriter, endPoint []byte) error {
-	r := t.lookup(routeKey{key.Database, key.User, key.Startup})
 	binding := auth.BindingPrefer
 	switch t.live.Load().ChannelBinding {
 	case "disable":
@@ -251,21 +269,24 @@ func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.Re
 		binding = auth.BindingRequire
 	}
 	secret := t.secretFor(key.User, p.users.Load())
-	if secret.Kind() == auth.KindNone && r != nil {
-		if keys := r.keys.Load(); keys != nil {
-			secret = *keys
+	if secret.Kind() == auth.KindNone {
+		if r := t.lookup(routeKey{key.Database, key.User, key.Startup}); r != nil && r.keys.Load() != nil {
+			secret = *r.keys.Load()
 		}
 	}
 	conv := auth.NewServerLogin(key.User, secret, auth.ServerLoginOptions{EndPoint: endPoint, Binding: binding})
-	if _, err := conn.Write(protocol.AppendStartup(nil, protocol.Protocol30, startupParams(t, key, r))); err != nil {
+	if _, err := conn.Write(protocol.AppendStartup(nil, protocol.Protocol30, startupParams(t, key))); err != nil {
 		return err
 	}
 	in := bufio.NewReaderSize(conn, 4<<10)
 	admitted := false
-	for {
+	for total := 0; ; {
 		typ, body, err := readLoginMessage(in)
 		if err != nil {
 			return err
+		}
+		if total += protocol.HeaderLen + len(body); total > maxLogin {
+			return fmt.Errorf("the server sent more than %d bytes during login", maxLogin)
 		}
 		switch typ {
 		case protocol.MsgAuthentication:
@@ -311,17 +332,12 @@ func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.Re
 }
 
 // startupParams is what a server connection of this pool starts with.
-func startupParams(t *target, key connpool.Key, r *route) []protocol.Param {
+func startupParams(t *target, key connpool.Key) []protocol.Param {
 	params := []protocol.Param{{Name: "user", Value: key.User}, {Name: "database", Value: key.Database}}
 	if options := t.live.Load().Options; options != "" {
 		params = append(params, protocol.Param{Name: "options", Value: options})
 	}
-	if r != nil {
-		for _, s := range r.startup {
-			params = append(params, protocol.Param{Name: s.Name, Value: s.Value})
-		}
-	}
-	return params
+	return append(params, decode(key.Startup)...)
 }
 
 // lookup finds a route without using it.

@@ -78,21 +78,26 @@ func (p *Pooler) checkEmpty() {
 // drainClients sends the clients of this loop away that are at a boundary; the
 // rest follow as they come to one.
 func (w *worker) drainClients() {
-	var rest []*clientConn
-	spread := w.n.Load() >= spreadFrom
-	for c := w.first; c != nil; {
-		next := c.next
-		if spread {
-			rest = append(rest, c)
-		} else {
-			c.drain()
-		}
-		c = next
+	all := w.all()
+	n := len(all)
+	if n >= spreadFrom {
+		n = (n + spreadSteps - 1) / spreadSteps
 	}
-	if len(rest) > 0 {
-		w.drainSome(rest, (len(rest)+spreadSteps-1)/spreadSteps)
-	}
+	w.drainSome(all, n)
 }
+
+// all is the clients of the loop. What is done to one may end others, so nobody
+// walks over the list itself meanwhile; see still.
+func (w *worker) all() []*clientConn {
+	all := make([]*clientConn, 0, max(w.n.Load(), 0))
+	for c := w.first; c != nil; c = c.next {
+		all = append(all, c)
+	}
+	return all
+}
+
+// still tells whether c, which was the loop's, still is, and lives.
+func (w *worker) still(c *clientConn) bool { return c.home.Load() == w && !c.dead }
 
 func (w *worker) drainSome(rest []*clientConn, n int) {
 	for i, c := range rest {
@@ -103,7 +108,7 @@ func (w *worker) drainSome(rest []*clientConn, n int) {
 			w.loop.Arm(t, w.now()+int64(spreadIdle/spreadSteps))
 			return
 		}
-		if !c.dead {
+		if w.still(c) {
 			c.drain()
 		}
 	}
@@ -111,10 +116,11 @@ func (w *worker) drainSome(rest []*clientConn, n int) {
 
 // drain sends the client away if it is at a boundary.
 func (c *clientConn) drain() {
+	defer c.contain()
 	switch {
 	case c.dead:
 	case c.login != nil:
-		if !c.login.working {
+		if !c.login.working && !c.login.away { // else when that is over
 			c.login.refuse(shutdownError())
 		}
 	case c.sess.AtBoundary():
@@ -129,15 +135,10 @@ func (p *Pooler) cutAll() {
 		done.Add(1)
 		posted := w.loop.Post(task(func(*eventloop.Loop) {
 			defer done.Done()
-			for c := w.first; c != nil; {
-				next := c.next
-				if c.login != nil {
-					c.login.refuse(shutdownError())
-				} else {
-					p.cut.Add(1)
-					c.sess.Kill(session.EndShutdown, shutdownError())
+			for _, c := range w.all() {
+				if w.still(c) {
+					c.cut()
 				}
-				c = next
 			}
 		}))
 		if !posted {
@@ -145,6 +146,22 @@ func (p *Pooler) cutAll() {
 		}
 	}
 	done.Wait()
+}
+
+// cut ends the client whatever it is doing.
+func (c *clientConn) cut() {
+	defer c.contain()
+	switch {
+	case c.login == nil:
+	case c.login.cancelling:
+		c.closeQuietly()
+		return
+	default:
+		c.login.refuse(shutdownError())
+		return
+	}
+	c.w.p.cut.Add(1)
+	c.sess.Kill(session.EndShutdown, shutdownError())
 }
 
 // awaitServers closes the pools and waits, within bounds, for the servers' EOFs.

@@ -125,7 +125,7 @@ func (w *worker) shed(n int) {
 // moveIfSurplus moves the client if its loop has too many and it is at rest.
 func (c *clientConn) moveIfSurplus() {
 	w := c.w
-	if w.surplus <= 0 || c.dead || c.login != nil || !c.sess.Idle() || c.ec.Backlog() > 0 {
+	if w.surplus <= 0 || w.p.draining.Load() || c.dead || c.login != nil || !c.sess.Idle() || c.ec.Backlog() > 0 {
 		return
 	}
 	to := w.p.place()
@@ -134,7 +134,7 @@ func (c *clientConn) moveIfSurplus() {
 		return
 	}
 	w.surplus--
-	w.loop.Forget(&c.timer)
+	c.disarm()
 	w.remove(c)
 	c.home.Store(nil)
 	c.ec.GiveTo(to.id())
@@ -150,6 +150,7 @@ func (w *worker) takeOver(c *clientConn) {
 		return
 	}
 	w.add(c)
+	c.timeUp(w.now())
 	if w.p.draining.Load() {
 		c.drain()
 	}
@@ -159,6 +160,7 @@ func (w *worker) takeOver(c *clientConn) {
 // about to end.
 func (p *Pooler) lostBetweenLoops(c *clientConn) {
 	c.dead = true
+	c.home.Store(p.workers[0]) // where whoever still looks for it learns that
 	c.ec.Discard()
 	p.clientEnded(c, "shutdown", "no loop takes the client any more")
 }

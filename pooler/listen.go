@@ -110,6 +110,9 @@ func (p *Pooler) listen(ctx context.Context, at config.Listener) (*listener, err
 
 // removeStale removes a socket file that nobody listens on any more.
 func removeStale(path string) error {
+	if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket == 0 {
+		return errors.New("something that is not a socket has this name")
+	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	switch {
 	case err == nil:
@@ -171,7 +174,7 @@ func peerOf(sa unix.Sockaddr) peer {
 func (p *Pooler) accepted(fd int, from peer) {
 	most := p.config().Client.MaxUnauthenticated
 	if p.loggingIn.Add(1) > int64(most) {
-		p.loggingIn.Add(-1)
+		p.loginOver()
 		p.stats.logins[loginTooMany].Add(1)
 		_ = writeAll(fd, protocol.AppendErrorResponse(nil, &protocol.Error{
 			Severity: protocol.SeverityFatal, Code: "53300",
@@ -189,7 +192,7 @@ func (p *Pooler) accepted(fd int, from peer) {
 		return
 	}
 	if !w.loop.Post(task(func(*eventloop.Loop) { w.welcome(c, fd) })) {
-		p.loggingIn.Add(-1)
+		p.loginOver()
 		closeFD(fd)
 	}
 }
@@ -199,7 +202,7 @@ func (w *worker) welcome(c *clientConn, fd int) {
 	ec, err := w.loop.Attach(fd, c, nil)
 	if err != nil {
 		w.p.log.Warn("client connection cannot be taken", zap.Error(err))
-		w.p.loggingIn.Add(-1)
+		w.p.loginOver()
 		closeFD(fd)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unique"
 
@@ -36,15 +37,22 @@ type login struct {
 	gssSeen  bool
 	working  bool
 	encrypt  bool // TLS is on
+	away     bool // the socket is with the goroutine of its TLS handshake
+	before   int  // bytes of the running delivery in front of the current packet or message
 	taken    int  // bytes of the running delivery that are done with
 	// cancelling: it was a CancelRequest, which is on its way to the server.
 	cancelling bool
+	// deriving: working is PBKDF2, which outlives the client; gone tells it
+	// that the client has ended, to be spared.
+	deriving bool
+	gone     atomic.Bool
 }
 
 func (lg *login) received(p []byte) int {
 	n := 0
 	for n < len(p) && !lg.working && lg.c.login == lg && !lg.c.dead {
 		var k int
+		lg.before = n
 		if lg.conv == nil {
 			k = lg.startup(p[n:])
 		} else {
@@ -54,8 +62,8 @@ func (lg *login) received(p []byte) int {
 			break
 		}
 		n += k
-		lg.taken = 0
 	}
+	lg.before, lg.taken = 0, 0
 	if lg.c.dead {
 		return len(p)
 	}
@@ -119,7 +127,7 @@ func (lg *login) startup(p []byte) int {
 		return len(p)
 	}
 	lg.packet = packet
-	lg.taken = n
+	lg.taken = lg.before + n
 	lg.begin()
 	return n
 }
@@ -136,11 +144,12 @@ func (lg *login) directTLS(p []byte) int {
 
 // handshake leaves the loop for the TLS handshake. first is what to send in
 // clear text before it; rest is what the client has sent of its handshake;
-// taken is how much of the running delivery is done with.
-func (lg *login) handshake(first, rest []byte, taken int) {
+// n is the length of the current packet.
+func (lg *login) handshake(first, rest []byte, n int) {
 	c, w := lg.c, lg.c.w
-	w.loop.Forget(&c.timer)
-	c.ec.Consume(taken)
+	lg.away = true
+	c.disarm()
+	c.ec.Consume(lg.before + n)
 	fd, more := c.ec.Detach()
 	rest = append(rest, more...)
 	cfg, endPoint := w.p.frontTLS.Current()
@@ -159,19 +168,25 @@ func (lg *login) handshake(first, rest []byte, taken int) {
 // encrypted is back on the loop after the TLS handshake.
 func (lg *login) encrypted(fd int, t *eventloop.TLS, err error) {
 	c, w := lg.c, lg.c.w
+	lg.away = false
+	if c.dead { // cut meanwhile
+		closeFD(fd)
+		return
+	}
 	if err == nil {
 		c.ec, err = w.loop.Attach(fd, c, t)
 	}
 	if err != nil {
 		closeFD(fd)
 		w.p.log.Info("TLS handshake with client failed", zap.Uint64("client", c.id), zap.String("address", c.peer.String()), zap.Error(err))
-		c.dead = true
-		w.remove(c)
-		w.p.loggingIn.Add(-1)
 		w.p.stats.logins[loginTLSFailed].Add(1)
+		c.closeQuietly()
 		return
 	}
 	lg.arm()
+	if w.p.draining.Load() {
+		lg.refuse(shutdownError())
+	}
 }
 
 func (lg *login) arm() { lg.c.arm(lg.deadline) }
@@ -191,16 +206,22 @@ func (lg *login) begin() {
 		lg.refuse(&protocol.Error{Code: "0A000", Message: "replication connections are not supported", Hint: "Connect to the server itself."})
 		return
 	}
-	if most := p.config().Client.Max; p.clients.Load() >= int64(most) {
-		p.stats.logins[loginTooMany].Add(1)
-		lg.refuse(&protocol.Error{
-			Code: "53300", Message: "sorry, too many clients already",
-			Detail: fmt.Sprintf("There are %d clients, the most that --max-clients allows.", most),
-			Hint:   "Raise --max-clients.",
-		})
+	if p.clients.Load() >= int64(p.config().Client.Max) {
+		lg.tooMany() // before the work of its authentication; admit has the last word
 		return
 	}
 	lg.authenticate()
+}
+
+// tooMany refuses a client for which there is no room.
+func (lg *login) tooMany() {
+	p := lg.c.w.p
+	p.stats.logins[loginTooMany].Add(1)
+	lg.refuse(&protocol.Error{
+		Code: "53300", Message: "sorry, too many clients already",
+		Detail: fmt.Sprintf("There are %d clients, the most that --max-clients allows.", p.config().Client.Max),
+		Hint:   "Raise --max-clients.",
+	})
 }
 
 func (lg *login) authenticate() {
@@ -237,7 +258,7 @@ func (lg *login) message(p []byte) int {
 		return 0
 	}
 	n := protocol.HeaderLen + body
-	lg.taken = n
+	lg.taken = lg.before + n
 	out, step := lg.conv.Message(nil, p[protocol.HeaderLen:n])
 	lg.step(out, step)
 	return n
@@ -252,15 +273,18 @@ func (lg *login) step(out []byte, step auth.Step) {
 		if len(out) > 0 {
 			c.ec.Write(out)
 		}
-		lg.working = true
+		lg.working, lg.deriving = true, true
 		conv := lg.conv
 		w.p.goes.Go(func() {
 			w.p.crypto.acquire()
-			conv.Work()
+			if !lg.gone.Load() {
+				conv.Work()
+			}
 			w.p.crypto.release()
 			w.loop.Post(task(func(*eventloop.Loop) {
-				lg.working = false
+				lg.working, lg.deriving = false, false
 				if c.dead {
+					w.p.loginOver()
 					return
 				}
 				out, step := conv.Resume(nil)
@@ -300,9 +324,8 @@ func (lg *login) refuse(err error) {
 func (lg *login) done() {
 	c, p := lg.c, lg.c.w.p
 	s := &lg.packet
-	pid, key := p.cancels.issue(c, minorOf(s))
 	if isConsole(s.Database) {
-		lg.console(pid, key)
+		lg.console()
 		return
 	}
 	cfg := p.config()
@@ -324,14 +347,20 @@ func (lg *login) done() {
 	if w.appName == "" {
 		w.appName = tc.AppName
 	}
-	route, err := t.route(p, s.Database, s.User, mode, w.startup)
+	if !p.admit() {
+		lg.tooMany()
+		return
+	}
+	route, err := t.route(s.Database, s.User, mode, w.startup)
 	if err != nil {
+		p.clients.Add(-1)
 		lg.refuse(err)
 		return
 	}
 	if keys, ok := lg.conv.PassThrough(); ok {
 		route.keys.Store(&keys)
 	}
+	pid, key := p.cancels.issue(c, minorOf(s))
 	settings := p.interner.Intern(w.settings)
 	c.route = route
 	c.login = nil

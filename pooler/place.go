@@ -44,8 +44,7 @@ func (pl *place) Run(*eventloop.Loop) {
 	c, sc, w := pl.c, pl.sc, pl.to
 	if err := w.loop.Adopt(sc.ec); err != nil {
 		w.p.log.Warn("server connection lost between loops", zap.Error(err))
-		sc.ec.Discard()
-		w.gone(sc)
+		w.lost(sc)
 		c.refused(errServerGone)
 		return
 	}

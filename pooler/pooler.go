@@ -151,6 +151,9 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 		w, err := newWorker(p, i)
 		if err != nil {
 			closeAll(listeners)
+			if httpLn != nil {
+				httpLn.Close()
+			}
 			return Outcome{}, fmt.Errorf("start event loop %d: %w", i, err)
 		}
 		p.workers = append(p.workers, w)
@@ -192,9 +195,9 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 	p.cutAll()
 	p.awaitServers()
 	stop()
-	p.goes.Wait()
 	stopLoops()
 	running.Wait()
+	p.goes.Wait() // last, because loops start them
 	return Outcome{Cut: int(p.cut.Load())}, nil
 }
 

@@ -61,43 +61,61 @@ func (sc *serverConn) TryClaim(loop int) bool { return sc.ec.TryClaim(loop) }
 // Loop implements connpool.Resource.
 func (sc *serverConn) Loop() int { return sc.w.id() }
 
-// Received implements eventloop.Handler.
+// Received implements eventloop.Handler. The connection may have changed hands
+// before it returns: nothing of sc is touched after that.
 func (sc *serverConn) Received(_ *eventloop.Conn, p []byte) int {
-	c, w := sc.client, sc.w
-	if c == nil {
-		return sc.alone(p)
-	}
-	w.delivery = delivery{sc, len(p)}
-	n := c.sess.FromServer(p)
-	w.delivery.bytes = n
-	c.touched() // a drain may end the session here, which gives sc back as well
+	w := sc.w
+	sc.arrived(p)
 	if w.delivery.over() {
 		return 0
 	}
-	return n
+	return w.delivery.bytes
+}
+
+// arrived gives p to whom it is for.
+func (sc *serverConn) arrived(p []byte) {
+	w := sc.w
+	// A session gives the connection up only when it has taken everything.
+	w.delivery = delivery{sc, len(p), len(p)}
+	c := sc.client
+	if c == nil {
+		defer sc.contain()
+		w.delivery.bytes = sc.alone(p)
+		return
+	}
+	defer c.contain()
+	w.delivery.bytes = c.sess.FromServer(p)
+	c.touched() // a drain may end the session here, which gives sc back as well
+	if w.surplus > 0 {
+		c.moveIfSurplus()
+	}
 }
 
 // delivery is the one that runs on a loop: clean settles its bytes before it
 // gives sc away, because from then on sc is somebody else's, here or on another
 // loop. Therefore it is kept with the loop and not in sc.
 type delivery struct {
-	sc    *serverConn
-	bytes int
+	sc    *serverConn // nil = none, or it is settled
+	size  int
+	bytes int // of them taken
 }
 
 // over ends the delivery and tells whether its bytes have been settled.
 func (d *delivery) over() bool {
 	settled := d.sc == nil
-	*d = delivery{}
+	d.sc = nil
 	return settled
 }
 
-// settle counts the bytes of the delivery as taken, if it is sc's.
-func (d *delivery) settle(sc *serverConn) {
-	if d.sc == sc {
-		sc.ec.Consume(d.bytes)
-		*d = delivery{}
+// settle counts the bytes of the delivery as taken, if it is sc's. False: sc
+// keeps the beginning of a message.
+func (d *delivery) settle(sc *serverConn) bool {
+	if d.sc != sc {
+		return sc.ec.Kept() == 0
 	}
+	sc.ec.Consume(d.bytes)
+	d.sc = nil
+	return d.bytes == d.size
 }
 
 // alone takes bytes while nobody has borrowed the connection: it is settling,
@@ -112,25 +130,25 @@ func (sc *serverConn) alone(p []byte) int {
 	switch {
 	case sc.draining:
 		sc.cancelIfFlooding()
+		if err != nil {
+			return len(p) // only its end matters now
+		}
 	case err != nil:
 		sc.terminate(closeError)
 		return len(p)
 	case sc.settling:
 		if n == len(p) {
-			w := sc.w
-			w.delivery = delivery{sc, n}
 			sc.settle()
-			if w.delivery.over() {
-				return 0
-			}
 		}
 	case sc.held:
 	case sc.srv.Doubt() != "":
 		sc.terminate(closeServer)
 		return len(p)
+	case !sc.srv.Reusable():
+		sc.terminate(closeError) // rows that nobody has asked for, say
+		return len(p)
 	default:
 		sc.idleAgain(n)
-		return 0
 	}
 	return n
 }
@@ -139,7 +157,8 @@ func (sc *serverConn) alone(p []byte) int {
 // event, a ParameterStatus for instance.
 func (sc *serverConn) idleAgain(n int) {
 	w := sc.w
-	sc.ec.Consume(n)
+	w.delivery.bytes = n
+	w.delivery.settle(sc)
 	ops := w.takeOps()
 	sc.target.arb.Unclaimed(sc.pc, w.now(), &ops)
 	w.run(ops)
@@ -147,8 +166,9 @@ func (sc *serverConn) idleAgain(n int) {
 
 // Drained implements eventloop.Handler: the server takes bytes again.
 func (sc *serverConn) Drained(*eventloop.Conn) {
-	if sc.client != nil {
-		sc.client.ec.ResumeRead()
+	if c := sc.client; c != nil {
+		defer c.contain()
+		c.flow()
 	}
 }
 
@@ -168,6 +188,7 @@ func (sc *serverConn) Ended(_ *eventloop.Conn, err error) {
 		}
 	}
 	if c := sc.client; c != nil {
+		defer c.contain()
 		c.sess.ServerEnded(err) // releases with session.Close, which ends in bury
 		c.touched()
 		return
@@ -183,6 +204,7 @@ func (sc *serverConn) bury() {
 
 // release takes the connection back from its client.
 func (sc *serverConn) release(how session.Disposal) {
+	defer sc.contain()
 	switch {
 	case sc.ended:
 		sc.bury()
@@ -227,8 +249,11 @@ func (sc *serverConn) clean() {
 		sc.terminate(closeUnclean)
 		return
 	}
-	sc.w.delivery.settle(sc)
-	sc.w.loop.Disarm(&sc.timer)
+	if !sc.w.delivery.settle(sc) {
+		sc.terminate(closeUnclean)
+		return
+	}
+	sc.w.loop.Forget(&sc.timer)
 	sc.pc.SetSettings(connpool.SettingsID(sc.srv.Settings().ID()))
 	sc.w.put(sc)
 }
@@ -266,6 +291,7 @@ func (sc *serverConn) watch() {
 }
 
 func (sc *serverConn) timeUp(int64) {
+	defer sc.contain()
 	log := sc.w.p.log
 	switch {
 	case sc.ended || !sc.draining && !sc.settling:
@@ -296,7 +322,6 @@ func (sc *serverConn) cancelIfFlooding() {
 
 func (sc *serverConn) sendCancel() {
 	if !sc.cancelled {
-		sc.cancelled = true
-		sc.w.p.cancelServer(sc, func() {})
+		sc.cancelled = sc.w.p.cancelServer(sc, func() {})
 	}
 }

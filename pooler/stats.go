@@ -34,7 +34,7 @@ var connectNames = [numConnectResults]string{"ok", "failed"}
 var endReasons = []session.EndReason{
 	session.EndClientTerminate, session.EndClientGone, session.EndProtocol, session.EndServerGone,
 	session.EndServerFatal, session.EndLoginRefused, session.EndIdleTransaction, session.EndIdle,
-	session.EndStalled, session.EndShutdown, session.EndKilled, session.EndStatementMode,
+	session.EndStalled, session.EndShutdown, session.EndKilled, session.EndBug, session.EndStatementMode,
 }
 
 // stats are the process-wide counters. All fields are written by loops and

@@ -35,7 +35,6 @@ type routeKey struct{ database, user, startup string }
 type route struct {
 	target         *target
 	database, user string
-	startup        []session.Setting
 	pool           *connpool.UserPool[*serverConn]
 	handle         connpool.Handle
 	mode           session.Mode
@@ -160,7 +159,8 @@ func readWishes(s *protocol.Startup, mode session.Mode) wishes {
 	return w
 }
 
-// encode is the startup settings as a key.
+// encode is the startup settings as a key, and decode the reverse: neither a
+// name nor a value can contain a zero byte.
 func encode(settings []session.Setting) string {
 	var b strings.Builder
 	for _, s := range settings {
@@ -172,8 +172,19 @@ func encode(settings []session.Setting) string {
 	return b.String()
 }
 
+func decode(key string) []protocol.Param {
+	var params []protocol.Param
+	for len(key) > 0 {
+		var p protocol.Param
+		p.Name, key, _ = strings.Cut(key, "\x00")
+		p.Value, key, _ = strings.Cut(key, "\x00")
+		params = append(params, p)
+	}
+	return params
+}
+
 // route finds or makes the user pool. The caller counts itself in clients.
-func (t *target) route(p *Pooler, database, user string, mode session.Mode, startup []session.Setting) (*route, error) {
+func (t *target) route(database, user string, mode session.Mode, startup []session.Setting) (*route, error) {
 	k := routeKey{database, user, encode(startup)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +200,7 @@ func (t *target) route(p *Pooler, database, user string, mode session.Mode, star
 			Detail:  fmt.Sprintf("There are %d pairs of user and database, the most that multipooler keeps.", connpool.DefaultMaxPools),
 		}
 	}
-	r := &route{target: t, database: database, user: user, startup: startup, pool: pool, handle: pool.Handle(), mode: mode}
+	r := &route{target: t, database: database, user: user, pool: pool, handle: pool.Handle(), mode: mode}
 	r.clients.Add(1)
 	t.routes[k] = r
 	return r, nil

@@ -31,6 +31,8 @@ type worker struct {
 	loop     *eventloop.Loop
 	tick     eventloop.Timer
 	ops      []poolOp // scratch
+	later    []poolOp // what came while others were executed
+	running  bool     // run is at it
 	surplus  int      // clients that should move to other loops
 	delivery delivery // to a server connection, while it runs
 
@@ -95,24 +97,39 @@ func (w *worker) takeOps() []poolOp {
 	return ops[:0]
 }
 
-// run executes what an arbiter has decided.
+// run executes what an arbiter has decided. What comes of that waits for its
+// turn: a grant may lead to the next one, through as many clients as wait.
 func (w *worker) run(ops []poolOp) {
-	for i := range ops {
-		op := ops[i]
-		switch op.Kind {
-		case connpool.OpDial:
-			w.p.dial(w, op)
-		case connpool.OpGrant:
-			w.grant(op)
-		case connpool.OpClose:
-			w.closeOp(op)
-		case connpool.OpFail:
-			w.failOp(op)
+	if w.running {
+		w.later = append(w.later, ops...)
+	} else {
+		w.running = true
+		for i := range ops {
+			w.execute(ops[i])
 		}
+		for i := 0; i < len(w.later); i++ {
+			w.execute(w.later[i])
+		}
+		clear(w.later)
+		w.later = w.later[:0]
+		w.running = false
 	}
 	clear(ops)
 	if w.ops == nil {
 		w.ops = ops[:0]
+	}
+}
+
+func (w *worker) execute(op poolOp) {
+	switch op.Kind {
+	case connpool.OpDial:
+		w.p.dial(w, op)
+	case connpool.OpGrant:
+		w.grant(op)
+	case connpool.OpClose:
+		w.closeOp(op)
+	case connpool.OpFail:
+		w.failOp(op)
 	}
 }
 
@@ -128,8 +145,7 @@ func (w *worker) grant(op poolOp) {
 	sc.ec.GiveTo(op.Loop)
 	pl.sc, pl.to = sc, w.p.workers[op.Loop]
 	if !pl.to.loop.Post(pl) {
-		sc.ec.Discard()
-		w.gone(sc)
+		w.lost(sc)
 	}
 }
 
@@ -140,8 +156,7 @@ func (w *worker) closeOp(op poolOp) {
 	if op.Loop != w.id() {
 		to := w.p.workers[op.Loop]
 		if !to.loop.Post(task(func(*eventloop.Loop) { to.closeClaimed(sc) })) {
-			sc.ec.Discard()
-			w.gone(sc)
+			w.lost(sc)
 		}
 		return
 	}
@@ -150,11 +165,11 @@ func (w *worker) closeOp(op poolOp) {
 
 func (w *worker) closeClaimed(sc *serverConn) {
 	if err := w.loop.Adopt(sc.ec); err != nil {
-		sc.ec.Discard()
-		w.gone(sc)
+		w.lost(sc)
 		return
 	}
 	sc.w = w
+	defer sc.contain()
 	sc.terminate(closeRetired)
 }
 
@@ -172,6 +187,15 @@ func (w *worker) gone(sc *serverConn) {
 	ops := w.takeOps()
 	sc.target.arb.Gone(sc.pc, w.now(), &ops)
 	w.run(ops)
+}
+
+// lost ends a claimed server connection that no loop can adopt: that loop, or
+// the process, is about to end.
+func (w *worker) lost(sc *serverConn) {
+	sc.ec.Discard()
+	sc.ended, sc.reason = true, closeShutdown
+	w.p.serverClosed(sc)
+	w.gone(sc)
 }
 
 // put gives a clean server connection back.

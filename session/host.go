@@ -60,5 +60,6 @@ const (
 	EndStalled         EndReason = "client_stall_timeout" // the client took no bytes for too long
 	EndShutdown        EndReason = "shutdown"             // multipooler drains
 	EndKilled          EndReason = "killed"               // an administrator
+	EndBug             EndReason = "internal_error"       // a panic, contained by the host
 	EndStatementMode   EndReason = "statement_mode"       // a transaction in pool mode statement
 )

@@ -111,6 +111,13 @@ func (sv *Server) Flooding() bool { return sv.sess == nil && sv.orphanBytes > or
 // Distrust makes sure that the connection is never reused.
 func (sv *Server) Distrust(why string) { sv.distrust(why) }
 
+// Shatter notes that nothing about the connection is known any more: it is not
+// reused and nothing more is written to it.
+func (sv *Server) Shatter(why string) {
+	sv.distrust(why)
+	sv.sess, sv.torn = nil, true
+}
+
 // Quiet is the boundary between conversations: nothing is owed, nothing is
 // half sent or half received, no batch or COPY is open.
 func (sv *Server) Quiet() bool {

@@ -604,6 +604,6 @@ func refused(err error) *protocol.Error {
 // AtBoundary tells whether the session can be ended without cutting work: it
 // is between transactions and not in the middle of a message.
 func (s *Session) AtBoundary() bool {
-	return s.state.Phase == PhaseReady && !s.waiting && s.left == 0 &&
+	return s.state.Phase == PhaseReady && !s.waiting && !s.expecting && s.left == 0 &&
 		(s.srv == nil || s.srv.Quiet() && s.srv.status == protocol.TxIdle)
 }
