@@ -34,9 +34,15 @@ func TestVerdictsFollowTheBounds(t *testing.T) {
 		have bool
 		want string
 	}{
-		{cpu, 1.0, true, "goal"}, {cpu, 1.15, true, "pass"}, {cpu, 1.16, true, "short"}, {cpu, 0, false, "not measured"},
-		{tps, 1.1, true, "goal"}, {tps, 1.05, true, "pass"}, {tps, 0.99, true, "short"},
-		{memory, 9, true, "pass"}, {p99, 1, true, ""},
+		{cpu, 1.0, true, "goal"},
+		{cpu, 1.15, true, "pass"},
+		{cpu, 1.16, true, "short"},
+		{cpu, 0, false, "not measured"},
+		{tps, 1.1, true, "goal"},
+		{tps, 1.05, true, "pass"},
+		{tps, 0.99, true, "short"},
+		{memory, 9, true, "pass"},
+		{p99, 1, true, ""},
 	} {
 		if _, _, got := judge(res, c.m, ratio{median: c.r}, c.have); got != c.want {
 			t.Errorf("%s at %g: got %q, want %q", c.m, c.r, got, c.want)

@@ -79,14 +79,19 @@ func main() {
 		}
 		return
 	}
+	if err := measure(o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// measure is run within the limit, and until a signal.
+func measure(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the limit of %s is over (-limit)", o.limit))
 	defer cancel()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	return run(ctx, o)
 }
 
 // run measures the chosen rows, profile by profile, and prints the table. What

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"errors"
+
 	"github.com/multipooler/multipooler/connpool"
 	"github.com/multipooler/multipooler/protocol"
 )
@@ -583,7 +585,7 @@ func (s *Session) pin(p Pin) {
 
 // refused turns any error into what the client is told.
 func refused(err error) *protocol.Error {
-	if e, ok := err.(*protocol.Error); ok {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		c := *e
 		c.Severity = protocol.SeverityError
 		return &c

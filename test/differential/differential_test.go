@@ -186,7 +186,7 @@ func TestEqualSeedsGiveEqualScripts(t *testing.T) {
 		}
 		return all
 	}
-	if text(7) != text(7) || text(7) == text(8) {
+	if seven, again := text(7), text(7); seven != again || seven == text(8) {
 		t.Fatal("scripts do not follow their seeds")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"time"
 
@@ -52,9 +53,7 @@ func dial(ctx context.Context, url string, limit time.Duration) (conn net.Conn, 
 	if cfg.Database != "" {
 		startup.Parameters["database"] = cfg.Database
 	}
-	for k, v := range cfg.RuntimeParams {
-		startup.Parameters[k] = v
-	}
+	maps.Copy(startup.Parameters, cfg.RuntimeParams)
 	params = make(map[string]string)
 	l := login{conn: conn, user: cfg.User, password: cfg.Password, params: params}
 	if err := l.run(startup); err != nil {

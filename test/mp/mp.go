@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -107,9 +108,7 @@ func knownPasswords(o Options) map[string]string {
 			known[u.User.Username()] = p
 		}
 	}
-	for user, p := range o.Passwords {
-		known[user] = p
-	}
+	maps.Copy(known, o.Passwords)
 	return known
 }
 
