@@ -185,10 +185,10 @@ func (r *run) setUp(ctx context.Context) error {
 // tearDown audits the table (work of clients that died uncommitted must not be
 // there, nor anything else: every finished operation removed its rows) and drops it.
 func (r *run) tearDown(ctx context.Context) error {
-	var conn *pgconn.PgConn
+	var left []*pgconn.Result
 	var err error
 	for range 50 { // a disturbed server may be on its way back
-		if conn, err = pgconn.ConnectConfig(ctx, r.conn); err == nil || ctx.Err() != nil {
+		if left, err = r.clear(ctx); err == nil || ctx.Err() != nil {
 			break
 		}
 		wait(ctx, 200*time.Millisecond)
@@ -196,22 +196,26 @@ func (r *run) tearDown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
-	res, err := conn.Exec(ctx, "select marker, count(*) from "+r.table+" group by 1").ReadAll()
-	if err != nil {
-		return err
-	}
 	ghosts := make(map[string]bool, len(r.ghosts))
 	for _, g := range r.ghosts {
 		ghosts[g] = true
 	}
-	for _, row := range res[0].Rows {
+	for _, row := range left[0].Rows {
 		if ghosts[string(row[0])] {
 			r.violation("client %s: %s rows of a transaction that its client never committed are there", owner(row[0]), row[1])
 		}
 	}
-	_, err = conn.Exec(ctx, "drop table "+r.table).ReadAll()
-	return err
+	return nil
+}
+
+// clear drops the table and returns what was in it.
+func (r *run) clear(ctx context.Context) ([]*pgconn.Result, error) {
+	conn, err := pgconn.ConnectConfig(ctx, r.conn)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	return conn.Exec(ctx, "select marker, count(*) from "+r.table+" group by 1; drop table "+r.table).ReadAll()
 }
 
 func (r *run) disturb(ctx context.Context) {
