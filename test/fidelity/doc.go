@@ -6,6 +6,8 @@
 //	fragment_test.go      also when bytes arrive one by one
 //	fault_test.go         a fault at every message boundary, on both sides
 //	markers_test.go       nobody gets what is somebody else's, under churn
-//	race_test.go          the same with a multipooler under the race detector
+//	conversation_test.go  what the faults happen to
 //	bed_test.go           what the others share
+//
+// Under the race detector multipooler itself is built with it (package mp).
 package fidelity
