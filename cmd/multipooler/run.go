@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
 	"runtime/debug"
+	"sync"
 
 	"go.uber.org/zap"
 
@@ -33,20 +35,32 @@ type reload struct {
 	err     error           // why it was refused
 }
 
+// gcPercent: idle clients are nearly all of the heap, and the steady state does
+// not allocate, so that collecting twice as often costs nothing and saves a
+// quarter of the memory. GOGC in the environment wins.
+const gcPercent = 50
+
 // run serves until ctx ends and everything is drained. It is the one place that
 // knows package pooler.
 func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) (outcome, error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	info, _ := debug.ReadBuildInfo()
 	p, err := pooler.New(cfg, buildVersion(info), log)
 	if err != nil {
 		return drained, err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
+	var forwarder sync.WaitGroup
+	defer func() {
+		stop()
+		forwarder.Wait()
+	}()
 	hard, cutNow := context.WithCancel(background)
 	defer cutNow()
 	reloads := make(chan pooler.Reload, 1)
-	go func() { // ends with background
+	forwarder.Go(func() {
 		for {
 			select {
 			case <-ctl.cut:
@@ -63,7 +77,7 @@ func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) 
 				return
 			}
 		}
-	}()
+	})
 	out, err := p.Run(ctx, hard, reloads, nil)
 	if err != nil {
 		return drained, err
