@@ -73,8 +73,9 @@ func dispatch(args, env []string, stdout, stderr *os.File) exitCode {
 		return exitFailed
 	}
 	signals := make(chan os.Signal, 8)
+	// Until the process is gone: a second signal that comes after everything has
+	// ended must not change the exit code.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
 	d := &daemon{args: args, env: env, stderr: stderr, terminal: isTerminal(stderr), signals: signals, run: run}
 	return d.serve()
 }
