@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/binary"
 	"errors"
 
 	"github.com/multipooler/multipooler/protocol"
@@ -201,9 +202,26 @@ func (sv *Server) Feed(p []byte) (int, error) {
 		}
 		sv.left, sv.dropping = total-k, drop
 		i += k
+		if have && !drop && (typ == protocol.MsgDataRow || typ == protocol.MsgCopyData) {
+			i += rows(p[i:], byte(typ))
+		}
 	}
 	flush(i)
 	return i, nil
+}
+
+// rows is the length of the whole messages of the given type that p begins
+// with. Results are mostly these: nothing changes between them.
+func rows(p []byte, typ byte) int {
+	i := 0
+	for len(p)-i >= protocol.HeaderLen && p[i] == typ {
+		size := int(binary.BigEndian.Uint32(p[i+1 : i+protocol.HeaderLen]))
+		if size < protocol.HeaderLen-1 || size > len(p)-i-1 {
+			break // cut short or broken: the caller looks closer
+		}
+		i += 1 + size
+	}
+	return i
 }
 
 // inspected tells which messages multipooler must see whole.
