@@ -136,8 +136,9 @@ func TestNothingStaysOnARealServerThatTheScannerDidNotAnnounce(t *testing.T) {
 	server := pgtest.Start(t, pgtest.Options{Settings: map[string]string{"max_connections": "10"}})
 	server.Exec(t, "create table ruled (a int)")
 	conn := server.Admin(t).PgConn()
-	ran := 0
+	tried, ran := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		tried++
 		standard := rapid.Bool().Draw(t, "standard_conforming_strings")
 		seam := rapid.SampledFrom(seams)
 		var texts []string
@@ -188,9 +189,8 @@ func TestNothingStaysOnARealServerThatTheScannerDidNotAnnounce(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("%d texts went through", ran)
-	if ran < 20 {
-		t.Errorf("only %d texts went through: the property proves too little", ran)
+	if t.Logf("%d of %d texts went through", ran, tried); ran < tried/5 {
+		t.Errorf("only %d of %d texts went through: the property proves too little", ran, tried)
 	}
 }
 

@@ -30,8 +30,11 @@ func md5Entry(user, password string) string {
 
 func TestEveryKindOfEntryLogsInByEveryMethodThatItCan(t *testing.T) {
 	s := pgtest.Start(t, pgtest.Options{Users: []pgtest.User{
-		{Name: "app"}, {Name: "plain", Password: "plain password"}, {Name: "hashed", Password: "hashed password", Hash: pgtest.MD5},
-		{Name: "verified", Password: "verified ü password"}, {Name: `odd "name"`, Password: `odd "password"`},
+		{Name: "app"},
+		{Name: "plain", Password: "plain password"},
+		{Name: "hashed", Password: "hashed password", Hash: pgtest.MD5},
+		{Name: "verified", Password: "verified ü password"},
+		{Name: `odd "name"`, Password: `odd "password"`},
 	}})
 	verifier := one(t, s.Admin(t), "SELECT rolpassword FROM pg_authid WHERE rolname = 'verified'")
 	list := userlist(t, `"app" "`+s.Password("app")+`"`, `"plain" "plain password"`, `"hashed" "`+md5Entry("hashed", "hashed password")+`"`,

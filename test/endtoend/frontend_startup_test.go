@@ -85,8 +85,19 @@ func TestStartupParametersAreAppliedAndReportedAsDirectly(t *testing.T) {
 func TestAStartupParameterThatTheServerRefusesIsItsOwnErrorAtConnect(t *testing.T) {
 	in, s := front(t, slots(2))
 	for _, params := range [][]string{
-		{"work_mem=much"}, {"no_such_setting=1"}, {"options=-c no_such_setting=1"}, {"role=nobody_here"}, {"timezone=Mars/Olympus"}, {"client_encoding=KLINGON"},
-		{"wal_level=minimal"}, {"options=-c"}, {"options=--nonsense"}, {"options=nonsense"}, {"shared_buffers=1GB"}, {"log_statement=all"}, {"search_path=\x01"},
+		{"work_mem=much"},
+		{"no_such_setting=1"},
+		{"options=-c no_such_setting=1"},
+		{"role=nobody_here"},
+		{"timezone=Mars/Olympus"},
+		{"client_encoding=KLINGON"},
+		{"wal_level=minimal"},
+		{"options=-c"},
+		{"options=--nonsense"},
+		{"options=nonsense"},
+		{"shared_buffers=1GB"},
+		{"log_statement=all"},
+		{"search_path=\x01"},
 		{"default_transaction_isolation=chaos"},
 	} {
 		try := func(url string) (code, message string) {

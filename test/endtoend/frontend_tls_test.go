@@ -43,7 +43,11 @@ func TestTLSIsSpokenInEveryWayAClientAsks(t *testing.T) {
 	in, ca := secured(t, s, slots(2))
 	root := "sslrootcert=" + ca.CAFile
 	for _, params := range [][]string{
-		{"sslmode=disable"}, {"sslmode=prefer"}, {"sslmode=require"}, {"sslmode=verify-ca", root}, {"sslmode=verify-full", root},
+		{"sslmode=disable"},
+		{"sslmode=prefer"},
+		{"sslmode=require"},
+		{"sslmode=verify-ca", root},
+		{"sslmode=verify-full", root},
 		{"sslmode=verify-full", root, "sslnegotiation=direct"},
 	} {
 		c := connect(t, in.URL("app", "app", params...))
