@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -143,18 +144,27 @@ func (in *Instance) run(tb testing.TB) {
 		tb.Fatal(err)
 	}
 	in.cmd.Stdout, in.cmd.Stderr = w, w
-	err = in.cmd.Start()
-	w.Close()
-	if err != nil {
-		out.Close()
-		tb.Fatal(err)
-	}
+	// It ends with a test binary that is killed (a fuzz worker at the end of its
+	// time). The signal comes at the end of the *thread* that forked, so that
+	// thread must live as long as the process.
+	in.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
 	go func() {
 		defer close(in.done)
-		in.log.follow(out)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := in.cmd.Start()
+		w.Close()
+		started <- err
+		if err == nil {
+			in.log.follow(out)
+			_ = in.cmd.Wait() // the exit code is in ProcessState
+		}
 		out.Close()
-		_ = in.cmd.Wait() // the exit code is in ProcessState
 	}()
+	if err := <-started; err != nil {
+		tb.Fatal(err)
+	}
 	tb.Cleanup(func() { in.end(tb) })
 }
 
