@@ -38,7 +38,7 @@ func TestACancelKeyFindsItsClientAndNobodyElse(t *testing.T) {
 
 func TestASemaphoreBoundsItsHolders(t *testing.T) {
 	s := newSemaphore(2)
-	if !s.tryAcquire() || !s.tryAcquire() || s.tryAcquire() {
+	if first, second, third := s.tryAcquire(), s.tryAcquire(), s.tryAcquire(); !first || !second || third {
 		t.Fatal("a semaphore of 2 did not let exactly 2 in")
 	}
 	s.release()

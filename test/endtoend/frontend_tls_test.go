@@ -264,8 +264,7 @@ func TestAStrangersCertificateIsNotTakenForMultipoolers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = pgx.Connect(limited(t, rawLimit), in.URL("app", "app", "sslmode=verify-full", "sslrootcert="+stranger.CAFile))
-	var unknown x509.UnknownAuthorityError
-	if !errors.As(err, &unknown) {
+	if _, unknown := errors.AsType[x509.UnknownAuthorityError](err); !unknown {
 		t.Error(err)
 	}
 }
