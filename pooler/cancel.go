@@ -146,17 +146,28 @@ func (p *Pooler) cancelServer(sc *serverConn, done func()) bool {
 		done()
 		return false
 	}
+	p.startCancel(sc, func() {}, done)
+	return true
+}
+
+// cancelOwn cancels what sc runs on multipooler's own account. It waits for its
+// turn instead of being dropped; there is one at most for each server connection.
+func (p *Pooler) cancelOwn(sc *serverConn) { p.startCancel(sc, p.cancelSlots.acquire, func() {}) }
+
+// startCancel runs a cancel in a goroutine once enter has returned, with a place
+// among the concurrent ones.
+func (p *Pooler) startCancel(sc *serverConn, enter, done func()) {
 	sc.cancels++
 	w := sc.w
 	p.stats.cancelling.Add(1)
 	p.goes.Go(func() {
+		enter()
 		err := p.sendCancel(sc.target, sc.pid, sc.key)
 		p.cancelSlots.release()
 		p.stats.cancelling.Add(-1)
 		done()
 		w.loop.Post(task(func(*eventloop.Loop) { sc.cancelEnded(err) }))
 	})
-	return true
 }
 
 // cancelEnded is back on the loop of sc, which cannot have moved: it is neither

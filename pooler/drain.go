@@ -161,7 +161,14 @@ func (c *clientConn) cut() {
 		return
 	}
 	c.w.p.cut.Add(1)
+	sc := c.sc
+	busy := sc != nil && sc.srv.Busy()
 	c.sess.Kill(session.EndShutdown, shutdownError())
+	if busy && !sc.ended {
+		// 57P01 says that the statement was not done, and the process that
+		// takes over must not find the slots of this one in use.
+		sc.sendCancel()
+	}
 }
 
 // awaitServers closes the pools and waits, within bounds, for the servers' EOFs.

@@ -322,6 +322,7 @@ func (sc *serverConn) cancelIfFlooding() {
 
 func (sc *serverConn) sendCancel() {
 	if !sc.cancelled {
-		sc.cancelled = sc.w.p.cancelServer(sc, func() {})
+		sc.cancelled = true
+		sc.w.p.cancelOwn(sc)
 	}
 }
