@@ -277,7 +277,7 @@ func (a *arena) audit(t *testing.T, f func(want talker)) {
 	})
 	a.poolsAreEmpty(t)
 	for _, l := range a.lanes {
-		if leaks, err := differential.LeakedState(t.Context(), l.direct, l.plain, laneSlots); err != nil || len(leaks) != 0 {
+		if leaks, err := differential.LeakedState(t.Context(), a.server.URL("app", "app"), l.plain, laneSlots); err != nil || len(leaks) != 0 {
 			t.Errorf("%s: left behind: %q, %v", l.name, leaks, err)
 		}
 	}

@@ -41,9 +41,9 @@ func (b *bed) churn(t *testing.T, cfg oracle.Config) {
 // ownServer starts a server that the test may restart, and a multipooler.
 func ownServer(t *testing.T, slots int, args ...string) *bed {
 	t.Helper()
-	s := pgtest.Start(t, pgtest.Options{Databases: []string{"app"}, Settings: map[string]string{"fsync": "off"}})
+	s := pgtest.Start(t, pgtest.Options{Databases: []string{"direct", "app"}, Settings: map[string]string{"fsync": "off"}})
 	s.Exec(t, "alter database app connection limit "+strconv.Itoa(slots))
-	b := &bed{server: s, slots: slots, direct: s.URL("app", "app"), inside: s.URL("app", "app")}
+	b := &bed{server: s, slots: slots, direct: s.URL("app", "direct"), inside: s.URL("app", "app")}
 	b.start(t, b.inside, args...)
 	return b
 }
