@@ -39,7 +39,7 @@ func build() (string, error) {
 	}
 	path := filepath.Join(built.dir, "multipooler")
 	args := []string{"build", "-o", path}
-	if raceDetector {
+	if RaceDetector {
 		args = append(args, "-race")
 	}
 	cmd := exec.Command("go", append(args, "github.com/multipooler/multipooler/cmd/multipooler")...)

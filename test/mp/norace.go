@@ -2,4 +2,5 @@
 
 package mp
 
-const raceDetector = false
+// RaceDetector: the tests run without it, and so does the process.
+const RaceDetector = false

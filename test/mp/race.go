@@ -2,5 +2,5 @@
 
 package mp
 
-// raceDetector: the tests run under it, so the process does as well.
-const raceDetector = true
+// RaceDetector: the tests run under it, so the process does as well.
+const RaceDetector = true
