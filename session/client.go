@@ -179,10 +179,15 @@ func (s *Session) query(p []byte, total int) int {
 		return 0
 	}
 	s.forgetUnnamed()
+	s.over = !s.srv.batch
 	s.srv.unnamed = unnamedTag{}
 	s.foreignSequences(verdict, false)
 	s.use(verdict)
-	s.push(queryEntry(verdict))
+	e := queryEntry(verdict)
+	if e.resets != resetNothing && s.settings != nil {
+		s.realignDue = true // if it succeeds
+	}
+	s.push(e)
 	s.host.ToServer(p)
 	if !whole {
 		s.stream(sc, streamQuery, total-len(p))

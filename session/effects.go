@@ -121,11 +121,10 @@ func queryEntry(v protocol.Verdict) entry {
 
 // resetBy: a statement that resets the session has succeeded.
 func (s *Session) resetBy(what reset) {
-	s.realignDue = s.settings != nil && s.pins != 0
+	s.realignDue = s.settings != nil
 	if what == resetAll && s.srv.led.empty() && s.left == 0 && s.pins&unresettable == 0 && !s.custom {
 		s.pins &= clean
 		s.srv.dirty = false
-		s.realignDue = s.settings != nil && s.pins != 0
 	}
 }
 

@@ -226,7 +226,23 @@ func rows(p []byte, typ byte) int {
 
 // inspected tells which messages multipooler must see whole.
 func inspected(typ protocol.Type) bool {
-	return typ == protocol.MsgReadyForQuery || typ == protocol.MsgParameterStatus || typ == protocol.MsgErrorResponse
+	switch typ {
+	case protocol.MsgReadyForQuery, protocol.MsgParameterStatus, protocol.MsgErrorResponse, protocol.MsgCommandComplete:
+		return true
+	}
+	return false
+}
+
+// completed looks at a command tag: a RESET, a SET … TO DEFAULT, also in a
+// statement that was prepared long ago, may have taken startup settings.
+func (sv *Server) completed(body []byte) {
+	if sv.sess == nil || sv.sess.settings == nil || sv.led.n == 0 || sv.led.at(0).how != forward {
+		return
+	}
+	switch tag, _, _ := protocol.CString(body); string(tag) {
+	case "RESET", "SET", "DISCARD ALL":
+		sv.sess.realignDue = true
+	}
 }
 
 // message advances the ledger over one message (not DataRow, not CopyData) and
@@ -251,6 +267,7 @@ func (sv *Server) message(typ protocol.Type, body []byte, drop bool) (bool, erro
 	case protocol.MsgCommandComplete, protocol.MsgEmptyQueryResponse, protocol.MsgPortalSuspended:
 		if typ == protocol.MsgCommandComplete {
 			sv.copyIn, sv.syncsInCopy = false, 0
+			sv.completed(body)
 		}
 		sv.settle(replyExecute)
 	case protocol.MsgParseComplete:

@@ -68,6 +68,9 @@ type Session struct {
 	// overwritten: the server may hold an unnamed statement of the session of
 	// which the text is not kept any more.
 	overwritten bool
+	// over: behind the last unnamed Parse a Query was sent that the server is
+	// certain to read, which ends the statement.
+	over bool
 
 	queries, transactions uint64
 }
@@ -189,13 +192,7 @@ func (s *Session) welcome(p *Params) {
 // message must wait, or has been refused and s.refusal says why.
 func (s *Session) need(class connpool.Class) bool {
 	if s.srv != nil {
-		// A simple Query would end an unnamed statement that only the server has.
-		if s.realignDue && s.srv.Quiet() && s.srv.status == protocol.TxIdle && s.pins&PinUnnamed == 0 {
-			s.realignDue, s.realigning = false, true
-			s.roundTrip(s.settings.realignText())
-			return false
-		}
-		return true
+		return s.realigned()
 	}
 	if s.refusal != nil {
 		return false
@@ -210,6 +207,26 @@ func (s *Session) need(class connpool.Class) bool {
 		return false
 	}
 	return s.attach(srv)
+}
+
+// realigned tells whether the startup settings are in place between two
+// transactions; if a RESET has taken them, they are put back once it is answered.
+func (s *Session) realigned() bool {
+	srv := s.srv
+	switch {
+	case !s.realignDue, srv.batch, srv.copyIn:
+		return true
+	case s.pins&PinUnnamed != 0:
+		return true // a simple Query would end the statement that only the server has
+	case !srv.led.empty():
+		s.stalled = true
+		return false
+	case !srv.Quiet() || srv.status != protocol.TxIdle:
+		return true
+	}
+	s.realignDue, s.realigning = false, true
+	s.roundTrip(s.settings.realignText())
+	return false
 }
 
 // attach takes a server connection and aligns it. false: a round trip is under

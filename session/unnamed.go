@@ -79,6 +79,7 @@ func (s *Session) unnamedTag() unnamedTag {
 func (s *Session) keepUnnamed(p []byte, total int) {
 	s.pendingParses++
 	s.overwritten = s.overwritten || s.unnamedHeld
+	s.over = false
 	s.unnamedHeld = false
 	s.state.UnnamedNumber++
 	s.srv.unnamed = s.unnamedTag()
@@ -96,11 +97,11 @@ func (s *Session) unnamedParsed(how handling) {
 		return
 	}
 	s.pendingParses--
-	s.overwritten = s.pendingParses > 0 || len(s.state.Unnamed) == 0
+	s.overwritten = !s.over && (s.pendingParses > 0 || len(s.state.Unnamed) == 0)
 	if s.pendingParses == 0 {
 		s.srv.unnamed = s.unnamedTag()
 	}
-	if !s.overwritten {
+	if !s.overwritten && !s.over {
 		s.unnamedHeld = true
 		s.pins &^= PinUnnamed
 	}
@@ -133,7 +134,7 @@ func (s *Session) unnamedSkipped(how handling) {
 		return // the text is that of a Parse behind the next Sync
 	}
 	s.dropText()
-	if s.overwritten {
+	if s.overwritten && !s.over {
 		s.pin(PinUnnamed)
 	}
 }
