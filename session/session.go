@@ -88,7 +88,11 @@ const (
 // New makes a session of an authenticated client. It does nothing before Start.
 func New(c Config) *Session {
 	s := &Session{state: c.State, host: c.Host, settings: c.Settings, unnamedHeld: len(c.State.Unnamed) > 0}
-	if enc, ok := c.Settings.Lookup("client_encoding"); ok {
+	if len(c.Told) > 0 {
+		s.told = &Params{list: c.Told}
+		s.state.Told = nil
+	}
+	if enc, ok := c.Settings.Lookup("client_encoding"); ok && s.told == nil {
 		s.learn("client_encoding", enc)
 	}
 	s.state.AppName = cleanName(s.state.AppName)
@@ -144,7 +148,9 @@ func (s *Session) Detachable() (State, bool) {
 	if !s.Idle() || s.pendingParses > 0 || s.refusal != nil {
 		return State{}, false
 	}
-	return s.state, true
+	st := s.state
+	st.Told = s.told.All()
+	return st, true
 }
 
 // SetHost changes who executes what the session asks for: it has been moved.

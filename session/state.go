@@ -50,6 +50,9 @@ type State struct {
 	UnnamedNumber uint64 `json:"unnamed_number,omitempty"`
 	// StringsOff: standard_conforming_strings is off.
 	StringsOff bool `json:"standard_conforming_strings_off,omitempty"`
+	// Told is what the client knows of the server's parameters. It is kept in
+	// the Session and filled in by Detachable.
+	Told []Setting `json:"told,omitempty"`
 	// UnsafeEncoding: statements cannot be read in the client's encoding.
 	UnsafeEncoding bool `json:"unsafe_encoding,omitempty"`
 	// Left counts the bytes still to come of a message of which the session
