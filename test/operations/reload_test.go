@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -170,5 +173,37 @@ func TestAServerThatCannotBeReachedIsANoteInReadyz(t *testing.T) {
 		}
 		_, down := note()
 		return !down
+	})
+}
+
+func TestAReloadTakesOverATargetsPasswordThatNoUserListHas(t *testing.T) {
+	s := pgtest.Start(t, pgtest.Options{})
+	users := filepath.Join(t.TempDir(), "userlist.txt")
+	if err := os.WriteFile(users, []byte(`"somebody" "else"`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target := func(password string) string {
+		u, err := url.Parse(s.URL("app", "app"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword("app", password)
+		return fmt.Sprintf("auth_type: trust\nauth_file: %s\ntarget: %q\n", users, u)
+	}
+	in := mp.Start(t, mp.Options{Config: target("wrong-one")})
+	ctx, stop := context.WithTimeout(t.Context(), limit)
+	defer stop()
+	if conn, err := pgx.Connect(ctx, in.URL("app", "app")); err == nil {
+		conn.Close(ctx)
+		t.Fatal("the server took a wrong password")
+	}
+	in.WriteConfig(t, target(s.Password("app")))
+	reload(t, in, taken)
+	mp.Eventually(t, limit, "a login with the new password", func() bool { // the back-off of the failed one ends
+		conn, err := pgx.Connect(ctx, in.URL("app", "app"))
+		if err == nil {
+			conn.Close(ctx)
+		}
+		return err == nil
 	})
 }
