@@ -6,6 +6,7 @@
 //	fragment_test.go      also when bytes arrive one by one
 //	fault_test.go         a fault at every message boundary, on both sides
 //	markers_test.go       nobody gets what is somebody else's, under churn
+//	regression_test.go    what these have found once, without luck
 //	conversation_test.go  what the faults happen to
 //	bed_test.go           what the others share
 //
