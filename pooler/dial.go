@@ -290,6 +290,9 @@ func (p *Pooler) loginServer(t *target, key connpool.Key, d *dialled, conn io.Re
 		}
 		switch typ {
 		case protocol.MsgAuthentication:
+			if admitted {
+				return session.ErrProtocol
+			}
 			m, err := protocol.ReadAuthentication(body)
 			if err != nil {
 				return err
@@ -463,13 +466,14 @@ func interruptAt(ctx context.Context, conn interface{ SetDeadline(time.Time) err
 	}
 }
 
-// awaitEnd waits for the server's EOF on a connection that came to nothing.
+// awaitEnd waits for the server's EOF on a connection that came to nothing. One
+// that goes on talking is not waited for.
 func awaitEnd(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_WR)
 	conn := newFileConn(fd)
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(dialQuarantine))
-	_, _ = io.Copy(io.Discard, conn.File)
+	_, _ = io.CopyN(io.Discard, conn.File, maxLogin)
 }
 
 // dupSocket duplicates the descriptor of a net.Conn or net.Listener.
