@@ -23,6 +23,10 @@ type Config struct {
 	// MaxReads bounds the reads from one socket in one turn, so that a fast
 	// peer does not starve the others. Default 4.
 	MaxReads int
+	// DirectWait lets a busy loop wait for its sockets in a system call that
+	// keeps its processor, see direct.go. GOMAXPROCS must be larger than the
+	// number of loops, or everything else waits for them.
+	DirectWait bool
 }
 
 func (cfg Config) withDefaults() (Config, error) {

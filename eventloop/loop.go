@@ -48,7 +48,11 @@ type Loop struct {
 	stop   atomic.Bool
 	ended  bool // conns are being ended: nothing new is taken
 
-	now      int64
+	now    int64
+	gate   int  // see direct.go; 0 = none
+	direct bool // it waits without the netpoller
+	busy   int  // short waits in a row
+
 	deadline int64 // what the runtime's timer is set to; 0 = not
 	heldFrom int64 // since when the loop has not parked
 	slept    bool  // the last wait parked
@@ -105,12 +109,10 @@ func New(id int, cfg Config) (*Loop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create epoll: %w", err)
 	}
-	// os.NewFile puts only non-blocking descriptors into the netpoller.
-	if err := unix.SetNonblock(l.epoll.fd, true); err != nil {
+	if err := l.openGate(); err != nil {
 		unix.Close(l.epoll.fd)
-		return nil, fmt.Errorf("make epoll non-blocking: %w", err)
+		return nil, err
 	}
-	l.file = os.NewFile(uintptr(l.epoll.fd), "epoll")
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		l.file.Close()
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -150,9 +152,20 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.now = Now()
 	l.heldFrom = l.now
 	for !l.stop.Load() {
-		l.armDeadline()
-		l.wait()
-		l.now = Now()
+		since := l.now
+		switch {
+		case len(l.ready) > 0:
+			l.fetched = l.poll()
+			l.now = Now()
+		case l.direct:
+			l.waitDirect()
+			l.now = Now()
+		default:
+			l.armDeadline()
+			l.wait()
+			l.now = Now()
+			l.judgeWait(since)
+		}
 		if l.slept {
 			l.slept, l.heldFrom = false, l.now
 		}
@@ -163,7 +176,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		l.runTasks()
 		l.runTimers()
 		l.runReady()
-		if l.now-l.heldFrom > maxHold {
+		hold := maxHold
+		if l.direct {
+			hold = directHold
+		}
+		if l.now-l.heldFrom > hold {
 			l.heldFrom = l.now
 			runtime.Gosched()
 		}
@@ -174,10 +191,6 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // wait fetches events, and parks the goroutine while there is nothing to do.
 func (l *Loop) wait() {
-	if len(l.ready) > 0 {
-		l.fetched = l.poll()
-		return
-	}
 	err := l.raw.Read(l.pollFn)
 	if err == nil {
 		return
@@ -260,6 +273,9 @@ func (l *Loop) shutdown() {
 	l.epoll.Lock()
 	defer l.epoll.Unlock()
 	l.epoll.closed = true
-	l.file.Close()
+	l.file.Close() // the gate, or the epoll itself
+	if l.gate != 0 {
+		unix.Close(l.epoll.fd)
+	}
 	unix.Close(l.wakeFD)
 }

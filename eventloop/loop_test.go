@@ -12,15 +12,13 @@ import (
 	"testing"
 	"unsafe"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // startLoop runs a loop until the test ends.
 func startLoop(t testing.TB, id int, cfg Config) *Loop {
 	t.Helper()
+	cfg.DirectWait = directWait
 	l, err := New(id, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +188,7 @@ func readAll(t testing.TB, r io.Reader, n int) []byte {
 
 func TestConfigIsCheckedAndDefaulted(t *testing.T) {
 	cfg, err := Config{}.withDefaults()
-	if want := (Config{64 << 10, 256 << 10, 64 << 10, 1 << 20, 4}); err != nil || cfg != want {
+	if want := (Config{ReadBuffer: 64 << 10, HighWater: 256 << 10, LowWater: 64 << 10, MaxRemainder: 1 << 20, MaxReads: 4}); err != nil || cfg != want {
 		t.Errorf("defaults %+v, %v; want %+v", cfg, err, want)
 	}
 	for _, bad := range []Config{{ReadBuffer: 1}, {LowWater: 2, HighWater: 1}, {MaxRemainder: 5}, {MaxReads: -1}} {

@@ -33,6 +33,7 @@ type Pooler struct {
 	servers    serverSet
 	noClients  *emptied
 	state      *admin.State
+	loops      int // how many event loops
 	console    *admin.Console
 	stats      stats
 	version    Version
@@ -64,7 +65,7 @@ type Outcome struct {
 
 // New makes a Pooler; it binds nothing and starts nothing.
 func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) {
-	p := &Pooler{log: log, highWater: int(cfg.HighWater), state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
+	p := &Pooler{log: log, loops: loops(cfg), highWater: int(cfg.HighWater), state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
 	p.cfg.Store(cfg)
 	p.configLoaded.Store(time.Now().UnixMilli())
 	mode, err := certs.ParseMode(string(cfg.TLS.Mode))
@@ -89,7 +90,7 @@ func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) 
 		}
 		p.targets = append(p.targets, t)
 	}
-	p.crypto = newSemaphore(max(1, loops(cfg)-1))
+	p.crypto = newSemaphore(max(1, p.loops-1))
 	p.cancelSlots = newSemaphore(cfg.Cancel.Concurrency)
 	p.console = admin.NewConsole(admin.ConsoleConfig{Source: p, Version: version.Number, Log: log, OnPanic: func(any) { p.stats.panics.Add(1) }})
 	p.state.SetConfigured(true)
@@ -108,6 +109,10 @@ func loadUsers(cfg *config.Config, previous *auth.Userlist) (*auth.Userlist, err
 	}
 	return auth.ParseUserlist("empty user list", nil, previous)
 }
+
+// Loops is how many event loops Run will run. With GOMAXPROCS above it, busy
+// loops wait for their sockets without the scheduler, which is cheaper.
+func (p *Pooler) Loops() int { return p.loops }
 
 func (p *Pooler) config() *config.Config { return p.cfg.Load() }
 
@@ -146,7 +151,7 @@ func (p *Pooler) Run(ctx, hard context.Context, reload <-chan Reload, ready func
 		closeAll(listeners)
 		return Outcome{}, err
 	}
-	n := loops(p.config())
+	n := p.loops
 	for i := range n {
 		w, err := newWorker(p, i)
 		if err != nil {

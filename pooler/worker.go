@@ -1,6 +1,7 @@
 package pooler
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ func newWorker(p *Pooler, id int) (*worker, error) {
 	loop, err := eventloop.New(id, eventloop.Config{
 		ReadBuffer: int(p.config().ReadBuffer), HighWater: p.highWater, LowWater: p.highWater / 4,
 		MaxRemainder: max(int(p.config().ReadBuffer), maxRemainder),
+		DirectWait:   runtime.GOMAXPROCS(0) > p.loops,
 	})
 	if err != nil {
 		return nil, err

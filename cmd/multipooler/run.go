@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 
@@ -50,6 +51,10 @@ func run(ctx context.Context, cfg *config.Config, log *zap.Logger, ctl control) 
 	p, err := pooler.New(cfg, buildVersion(info), log)
 	if err != nil {
 		return drained, err
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		// One processor to spare: busy loops keep theirs while they wait.
+		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), p.Loops()+1))
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var forwarder sync.WaitGroup
