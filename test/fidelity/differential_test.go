@@ -25,38 +25,38 @@ var shapes = []shape{
 	{
 		"one server connection", 1,
 		[]string{"--event-loops=4"},
-		differential.Config{Clients: 5, Steps: 20, Reconnect: true},
-		[]uint64{11, 14},
+		differential.Config{Clients: 4, Steps: 15, Reconnect: true},
+		[]uint64{14},
 	},
 	{
 		"one loop", 2,
 		[]string{"--event-loops=1"},
-		differential.Config{Clients: 6, Steps: 20, Reconnect: true},
-		[]uint64{11, 1323272471652352189},
+		differential.Config{Clients: 5, Steps: 15, Reconnect: true},
+		[]uint64{11},
 	},
 	{
 		"fewer than clients", 3,
 		[]string{"--event-loops=4"},
-		differential.Config{Clients: 8, Steps: 20, Reconnect: true},
-		[]uint64{14, 10512218116335579483},
+		differential.Config{Clients: 7, Steps: 15, Reconnect: true},
+		[]uint64{12, 13},
 	},
 	{
 		"state", 4,
 		[]string{"--event-loops=4"},
-		differential.Config{Clients: 8, Steps: 15, State: true, Holders: 3, Reconnect: true},
-		[]uint64{21, 22},
+		differential.Config{Clients: 7, Steps: 12, State: true, Holders: 3, Reconnect: true},
+		[]uint64{21},
 	},
 	{
 		"state on one loop", 3,
 		[]string{"--event-loops=1"},
-		differential.Config{Clients: 6, Steps: 15, State: true, Holders: 2, Reconnect: true},
+		differential.Config{Clients: 5, Steps: 12, State: true, Holders: 2, Reconnect: true},
 		[]uint64{23},
 	},
 	{
 		"long sessions", 6,
 		[]string{"--event-loops=4"},
 		differential.Config{Clients: 6, State: true},
-		[]uint64{11, 14, 31},
+		[]uint64{11, 14},
 	},
 	{
 		"session mode", 6,
@@ -67,7 +67,7 @@ var shapes = []shape{
 	{
 		"session mode, fewer than clients", 3,
 		[]string{"--event-loops=1", "--pool-mode=session"},
-		differential.Config{Clients: 6, Steps: 15, State: true, Reconnect: true},
+		differential.Config{Clients: 5, Steps: 12, State: true, Reconnect: true},
 		[]uint64{33},
 	},
 }

@@ -58,7 +58,7 @@ func steps(most int) int {
 
 func TestNobodyGetsWhatIsSomebodyElsesUnderCancelsAndDisconnects(t *testing.T) {
 	b := newBed(t, 5, "--event-loops=4", "--acquire-timeout=5s")
-	b.churn(t, oracle.Config{Seed: 51, Clients: 16, Steps: steps(200), FaultPercent: 25})
+	b.churn(t, oracle.Config{Seed: 51, Clients: 16, Steps: steps(150), FaultPercent: 25})
 	b.rest(t)
 	b.nothingLeaked(t)
 }
@@ -66,7 +66,7 @@ func TestNobodyGetsWhatIsSomebodyElsesUnderCancelsAndDisconnects(t *testing.T) {
 func TestNobodyGetsWhatIsSomebodyElsesWhileTheServerGoesAndComes(t *testing.T) {
 	b := ownServer(t, 5, "--event-loops=4", "--acquire-timeout=5s")
 	b.churn(t, oracle.Config{
-		Seed: 52, Clients: 16, Steps: steps(200), FaultPercent: 15, DisturbEvery: 500 * time.Millisecond,
+		Seed: 52, Clients: 16, Steps: steps(150), FaultPercent: 15, DisturbEvery: 500 * time.Millisecond,
 		Disturb: func(ctx context.Context, n int) error {
 			if n%4 == 3 {
 				return b.server.Server.Restart(context.WithoutCancel(ctx), pgtest.Fast)
