@@ -1,12 +1,26 @@
 package session
 
-import "slices"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Params are the parameters that a server reports (ParameterStatus), as one
 // immutable list in the order of the names; a change makes a new list. Server
 // connections and clients of a pool share them.
 type Params struct {
 	list []Setting
+	// age orders lists by when they were made. Of two equal lists, sessions and
+	// server connections keep the older one, so that in the end all have the
+	// same and compare one pointer.
+	age uint64
+}
+
+// paramsMade counts lists; server connections are made in any goroutine.
+var paramsMade atomic.Uint64
+
+func newParams(list []Setting) *Params {
+	return &Params{list: list, age: paramsMade.Add(1)}
 }
 
 // Get returns the reported value.
@@ -40,7 +54,7 @@ func (p *Params) All() []Setting {
 // With returns a list in which name has value; p itself when it has already.
 func (p *Params) With(name, value string) *Params {
 	if p == nil {
-		return &Params{list: []Setting{{name, value}}}
+		return newParams([]Setting{{name, value}})
 	}
 	i, found := p.search(name)
 	if found && p.list[i].Value == value {
@@ -52,7 +66,7 @@ func (p *Params) With(name, value string) *Params {
 	} else {
 		list = slices.Insert(list, i, Setting{name, value})
 	}
-	return &Params{list: list}
+	return newParams(list)
 }
 
 func (p *Params) search(name string) (int, bool) {

@@ -462,6 +462,9 @@ func (sv *Server) reported(body []byte, drop bool) bool {
 		sv.distrust("ParameterStatus that cannot be read")
 		return drop
 	}
+	if drop && string(name) == "application_name" {
+		return true // cosmetic, and every session sets its own
+	}
 	sv.params = sv.params.With(string(name), string(value))
 	if drop || sv.sess == nil {
 		return drop // what the client must know of it, Session.inform tells

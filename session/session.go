@@ -89,7 +89,7 @@ const (
 func New(c Config) *Session {
 	s := &Session{state: c.State, host: c.Host, settings: c.Settings, unnamedHeld: len(c.State.Unnamed) > 0}
 	if len(c.Told) > 0 {
-		s.told = &Params{list: c.Told}
+		s.told = newParams(c.Told)
 		s.state.Told = nil
 	}
 	if enc, ok := c.Settings.Lookup("client_encoding"); ok && s.told == nil {
@@ -260,7 +260,11 @@ func (s *Session) inform() {
 		return
 	}
 	if s.told.SameButName(now) {
-		s.srv.params = s.told // one pointer is compared sooner than two lists
+		if s.told.age < now.age {
+			s.srv.params = s.told
+		} else {
+			s.told = now
+		}
 		return
 	}
 	var buf []byte

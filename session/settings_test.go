@@ -187,3 +187,39 @@ func TestANameIsCleanedAsPostgresCleansIt(t *testing.T) {
 		}
 	}
 }
+
+// TestEqualReportsBecomeOnePointer: sessions that meet on server connections end
+// up with the same list, and are told nothing.
+func TestEqualReportsBecomeOnePointer(t *testing.T) {
+	h := &quietHost{}
+	var sessions []*Session
+	var servers []*Server
+	for i := range 3 {
+		s := New(Config{State: State{ID: uint64(i + 1), CancelKey: []byte("abcd")}, Host: h})
+		s.Start(bareParams())
+		sessions = append(sessions, s)
+		servers = append(servers, NewServer(bareParams()))
+	}
+	query := encodeClient(t, `Query "select 1"`)
+	reply := encodeServer(t, `CommandComplete "SELECT 1" | ReadyForQuery I`)
+	h.toClient = 0
+	n := 0
+	for range 3 {
+		for _, s := range sessions {
+			for _, sv := range servers {
+				h.sv = sv
+				s.FromClient(query)
+				s.FromServer(reply)
+				n++
+			}
+		}
+	}
+	if h.toClient != n*len(reply) {
+		t.Errorf("%d bytes to the clients, want %d", h.toClient, n*len(reply))
+	}
+	for i := range 3 {
+		if sessions[i].told != sessions[0].told || servers[i].params != sessions[0].told {
+			t.Fatalf("session or server %d has a list of its own", i)
+		}
+	}
+}

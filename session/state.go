@@ -22,7 +22,7 @@ const (
 )
 
 // State is all of a session that outlives a server connection, as one
-// serialisable value. Session.State and Resume move a session that holds no
+// serialisable value. Session.Detachable and New move a session that holds no
 // server connection between loops and processes.
 type State struct {
 	ID       uint64 `json:"id"`
