@@ -49,17 +49,26 @@ type Mock struct {
 	SCRAM      bool // under method md5: pretend a SCRAM verifier rather than md5
 }
 
-// Single is the list of one user with a plain-text password: text that looks like
-// a hash is still a password here.
+// Single is the list of one user with a plain-text password.
 func Single(user, password string) (*Userlist, error) {
-	if err := checkUser(user); err != nil {
-		return nil, err
+	return Plain(map[string]string{user: password})
+}
+
+// Plain is a list of users with plain-text passwords: text that looks like a hash
+// is still a password here.
+func Plain(passwords map[string]string) (*Userlist, error) {
+	users := make(map[string]Secret, len(passwords))
+	for user, password := range passwords {
+		if err := checkUser(user); err != nil {
+			return nil, err
+		}
+		s, err := PlainSecret(password)
+		if err != nil {
+			return nil, err
+		}
+		users[user] = s
 	}
-	s, err := PlainSecret(password)
-	if err != nil {
-		return nil, err
-	}
-	return newUserlist(map[string]Secret{user: s}), nil
+	return newUserlist(users), nil
 }
 
 // LoadUserlist reads the file; see ParseUserlist.

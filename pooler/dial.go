@@ -79,7 +79,7 @@ func (p *Pooler) dialed(w *worker, t *target, pc *poolConn, d *dialled, took tim
 func (p *Pooler) dialFailed(w *worker, t *target, pc *poolConn, err error) {
 	p.stats.connects[connectFailed].Add(1)
 	key := pc.Pool().Key()
-	p.log.Warn("server connection failed", zap.String("target", t.cfg.Name), zap.String("database", key.Database), zap.String("user", key.User), zap.Error(err))
+	p.log.Warn("server connection failed", zap.String("target", t.cfg.Name), zap.String("database", key.Database), zap.String("user", key.User), zap.Error(err), zap.NamedError("cause", causeOf(err)))
 	if d, ok := errors.AsType[*DialError](err); ok && d.Said == nil {
 		p.state.Set(admin.Condition{Name: "server_down:" + t.cfg.Name, Reason: "the last attempt to connect to the server of target " + t.cfg.Name + " found nobody; the log says why"})
 	}
@@ -116,7 +116,15 @@ func (e *DialError) Error() string {
 	return e.Said.Message
 }
 
-func (e *DialError) Unwrap() error { return e.Cause }
+// causeOf is what the operator must know of a failed dial; nil when the error
+// says it already. It is not unwrapped: a broken protocol on the server's side
+// is a connection failure to the client, not a mistake of its own.
+func causeOf(err error) error {
+	if d, ok := errors.AsType[*DialError](err); ok && d.Said == nil {
+		return d.Cause
+	}
+	return nil
+}
 
 // SQLState is the server's own, or connection_failure.
 func (e *DialError) SQLState() string {

@@ -97,17 +97,20 @@ func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) 
 	return p, nil
 }
 
-// loadUsers reads the user list, or makes one of the targets' own users.
+// loadUsers reads the user list, or makes one of the targets' own users. A user
+// of several targets logs in with the password that stands first.
 func loadUsers(cfg *config.Config, previous *auth.Userlist) (*auth.Userlist, error) {
 	if cfg.Auth.File != "" {
 		return auth.LoadUserlist(cfg.Auth.File, previous)
 	}
+	passwords := make(map[string]string)
 	for i := range cfg.Targets {
-		if t := &cfg.Targets[i]; t.User != "" && t.Password != "" {
-			return auth.Single(t.User, t.Password.Reveal())
+		t := &cfg.Targets[i]
+		if _, known := passwords[t.User]; !known && t.User != "" && t.Password != "" {
+			passwords[t.User] = t.Password.Reveal()
 		}
 	}
-	return auth.ParseUserlist("empty user list", nil, previous)
+	return auth.Plain(passwords)
 }
 
 // Loops is how many event loops Run will run. With GOMAXPROCS above it, busy

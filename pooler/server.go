@@ -38,7 +38,8 @@ type serverConn struct {
 	client *clientConn // who has borrowed it
 
 	pid    uint32
-	key    []byte // of CancelRequest
+	key    []byte          // of CancelRequest
+	told   *session.Params // what it reported when it was last given back
 	opened int64
 	timer  eventloop.Timer
 
@@ -254,6 +255,10 @@ func (sc *serverConn) clean() {
 		return
 	}
 	sc.w.loop.Forget(&sc.timer)
+	if params := sc.srv.Params(); params != sc.told {
+		sc.told = params
+		sc.target.relearn(sc.pc.Pool().Handle(), sc.srv.Settings(), params)
+	}
 	sc.pc.SetSettings(connpool.SettingsID(sc.srv.Settings().ID()))
 	sc.w.put(sc)
 }

@@ -250,17 +250,32 @@ func (t *target) forgetParams(h connpool.Handle) {
 	}
 }
 
-// secretFor is what multipooler logs in to the server with as user: the user's
-// own entry, or the target's password for the target's user. Users keep their
-// identity: nobody is logged in as somebody else.
+// relearn: a clean connection with these settings reports p. A server says
+// what a reload of its configuration has changed with the next reply, so it is
+// heard in the middle of somebody's session.
+func (t *target) relearn(h connpool.Handle, s *session.Settings, p *session.Params) {
+	t.mu.Lock()
+	known := t.params[paramsKey{h, s.ID()}]
+	t.mu.Unlock()
+	if known != nil && !known.SameButName(p) {
+		t.forgetParams(h)
+	}
+}
+
+// secretFor is what multipooler logs in to the server with as user: the target's
+// password for the target's user, which may have another one elsewhere, or the
+// user's own entry. Users keep their identity: nobody is logged in as somebody
+// else.
 func (t *target) secretFor(user string, users *auth.Userlist) auth.Secret {
+	if user == t.live.Load().User {
+		if s := *t.self.Load(); s.Kind() != auth.KindNone {
+			return s
+		}
+	}
 	if users != nil {
 		if s, ok := users.Lookup(user); ok && (s.Kind() == auth.KindPlain || s.Kind() == auth.KindMD5) {
 			return s
 		}
-	}
-	if user == t.live.Load().User {
-		return *t.self.Load()
 	}
 	return auth.Secret{}
 }
