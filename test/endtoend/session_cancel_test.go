@@ -1,8 +1,8 @@
 package endtoend
 
 import (
-	"context"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,11 +82,12 @@ func TestACancelWithAWrongKeyDoesNothing(t *testing.T) {
 }
 
 // On one server connection each statement follows another client's: a cancel
-// that comes late has every chance to hit the wrong one.
+// that comes late has every chance to hit the wrong one. The clients that cancel
+// aim at the end of a statement that they know to be running.
 func TestALateCancelNeverHitsAnotherClient(t *testing.T) {
 	in, _ := front(t, slots(1), trusting)
-	const cancelling, victims = 6, 8
-	var cancelled, done atomic.Int64
+	const cancelling, victims, each = 3, 8, 60
+	var cancelled, late, done atomic.Int64
 	stop := make(chan struct{})
 	var all, still sync.WaitGroup
 	for i := range cancelling {
@@ -99,25 +100,16 @@ func TestALateCancelNeverHitsAnotherClient(t *testing.T) {
 					return
 				default:
 				}
-				if r.trySend(&pgproto3.Query{String: "SELECT pg_sleep(0.0003)"}) != nil {
-					t.Error("a cancelling client was cut")
-					return
-				}
-				var sent sync.WaitGroup
-				wait := time.Duration(rng.IntN(3000)) * time.Microsecond
-				sent.Go(func() {
-					select {
-					case <-time.After(wait):
-						_ = r.cancel(context.Background(), in.Addr())
-					case <-stop:
-					}
-				})
-				got := r.reply()
-				sent.Wait() // a cancel of ours may still hit ourselves
+				got, err := aimedCancel(r, in.Addr(), time.Duration(rng.IntN(1500))*time.Microsecond)
 				switch {
+				case err != nil:
+					t.Error(err)
+					return
 				case strings.Contains(got, "57014"):
 					cancelled.Add(1)
-				case !strings.HasSuffix(got, "Z(I)") || strings.Contains(got, "E("):
+				case strings.HasSuffix(got, "Z(I)") && !strings.Contains(got, "E("):
+					late.Add(1)
+				default:
 					t.Errorf("a cancelling client got %s", got)
 					return
 				}
@@ -127,9 +119,9 @@ func TestALateCancelNeverHitsAnotherClient(t *testing.T) {
 	for i := range victims {
 		r := loginRaw(t, in.Addr())
 		still.Go(func() {
-			for n := range 150 {
+			for n := range each {
 				want := strconv.Itoa(i) + "/" + strconv.Itoa(n)
-				if got := r.query("SELECT '" + want + "', pg_sleep(0.0005)"); !strings.Contains(got, "D("+want+"|)") {
+				if got := r.query("SELECT '" + want + "', pg_sleep(0.001)"); !strings.Contains(got, "D("+want+"|)") {
 					t.Errorf("client %d got %s", i, got)
 					return
 				}
@@ -140,8 +132,37 @@ func TestALateCancelNeverHitsAnotherClient(t *testing.T) {
 	still.Wait()
 	close(stop)
 	all.Wait()
-	if done.Load() != victims*150 || cancelled.Load() < 5 {
-		t.Errorf("%d statements were done and %d cancelled: nothing was tried", done.Load(), cancelled.Load())
+	sent := in.Metric(t, "multipooler_cancels_total", `result="sent"`)
+	if done.Load() != victims*each || cancelled.Load() < 5 || late.Load() < 5 || sent < 20 {
+		t.Errorf("%d statements were done, %d cancelled, %d cancels sent: nothing was tried", done.Load(), cancelled.Load(), int(sent))
 	}
-	t.Logf("%d statements done, %d cancelled", done.Load(), cancelled.Load())
+	t.Logf("%d statements done, %d cancelled, %d cancels late, %d sent", done.Load(), cancelled.Load(), late.Load(), int(sent))
+}
+
+// aimedCancel runs a statement of a millisecond and cancels it after a while.
+func aimedCancel(r *raw, addr string, after time.Duration) (reply string, err error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := r.trySend(parse("", "SELECT 1"), bind(""), execute, flush); err != nil {
+		return "", err
+	}
+	for range 4 { // from now on the slot is ours, until the Sync
+		if got := r.next(); strings.HasPrefix(got, "E") {
+			return r.reply(), nil
+		}
+	}
+	if err := r.trySend(parse("", "SELECT pg_sleep(0.001)"), bind(""), execute, syncNow); err != nil {
+		return "", err
+	}
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		<-time.After(after)
+		_ = sendCancel(conn, r.key)
+	})
+	reply = r.reply()
+	sent.Wait() // a cancel of ours may still hit ourselves
+	return reply, nil
 }
