@@ -32,6 +32,15 @@
 // In every state with a server connection the ledger says what the server still
 // owes, for whom, and what to do with it.
 //
+// # Known limits
+//
+// A RESET inside a transaction goes back to the server's own default until the
+// transaction ends, not to the client's startup packet. What is pipelined behind
+// a RESET that was prepared earlier runs before the startup settings are back.
+// An unnamed statement that a skipped Close or Parse should have ended or
+// replaced is gone, unless the server connection still has it: PostgreSQL would
+// still have it.
+//
 // # Reuse
 //
 // A server connection leaves a session through exactly one predicate,

@@ -285,6 +285,7 @@ func (s *Session) learn(name, value string) {
 	switch name {
 	case "standard_conforming_strings":
 		s.state.StringsOff = value == "off"
+		s.judged = false // a statement that waits was read the other way
 	case "client_encoding":
 		s.state.UnsafeEncoding = !protocol.ClientEncodingSafe(value)
 	}
