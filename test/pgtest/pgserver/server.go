@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -12,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/multipooler/multipooler/test/pgtest/testcert"
 )
@@ -183,7 +186,24 @@ func (s *Server) Exec(ctx context.Context, sql ...string) error {
 			return fmt.Errorf("%s: %w", stmt, err)
 		}
 	}
-	return nil
+	return awaitEnd(conn)
+}
+
+// awaitEnd closes conn and waits for the server's end of it: until then the
+// server counts the connection, and a test of its limits would meet it.
+func awaitEnd(conn *pgx.Conn) error {
+	h, err := conn.PgConn().Hijack()
+	if err != nil {
+		return err
+	}
+	defer h.Conn.Close()
+	h.Frontend.Send(&pgproto3.Terminate{})
+	if err := h.Frontend.Flush(); err != nil {
+		return err
+	}
+	_ = h.Conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, err = io.Copy(io.Discard, h.Conn)
+	return err
 }
 
 // Addr is host:port.
