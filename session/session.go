@@ -1,8 +1,6 @@
 package session
 
 import (
-	"errors"
-
 	"github.com/multipooler/multipooler/connpool"
 	"github.com/multipooler/multipooler/protocol"
 )
@@ -194,127 +192,6 @@ func (s *Session) welcome(p *Params) {
 	s.host.Redeliver()
 }
 
-// need makes sure that a server connection is attached and aligned. false: the
-// message must wait, or has been refused and s.refusal says why.
-func (s *Session) need(class connpool.Class) bool {
-	if s.srv != nil {
-		return s.realigned()
-	}
-	if s.refusal != nil {
-		return false
-	}
-	srv, err := s.host.Borrow(class)
-	if err != nil {
-		s.refusal = refused(err)
-		return false
-	}
-	if srv == nil {
-		s.waiting = true
-		return false
-	}
-	return s.attach(srv)
-}
-
-// realigned tells whether the startup settings are in place between two
-// transactions; if a RESET has taken them, they are put back once it is answered.
-func (s *Session) realigned() bool {
-	srv := s.srv
-	switch {
-	case !s.realignDue, srv.batch, srv.copyIn:
-		return true
-	case s.pins&PinUnnamed != 0:
-		return true // a simple Query would end the statement that only the server has
-	case !srv.led.empty():
-		s.stalled = true
-		return false
-	case !srv.Quiet() || srv.status != protocol.TxIdle:
-		return true
-	}
-	s.realignDue, s.realigning = false, true
-	s.roundTrip(s.settings.realignText())
-	return false
-}
-
-// attach takes a server connection and aligns it. false: a round trip is under
-// way.
-func (s *Session) attach(srv *Server) bool {
-	s.srv = srv
-	s.used = untouched
-	srv.sess = s
-	if srv.settings != s.settings {
-		s.roundTrip(srv.alignTo(s.settings))
-		return false
-	}
-	s.lazyAppName()
-	s.inform()
-	return true
-}
-
-// inform tells the client where the parameters of its server connection differ
-// from what it knows: another one may report other values, or this one did when
-// nobody listened.
-func (s *Session) inform() {
-	now := s.srv.params
-	if s.told == now || s.told == nil {
-		s.told = now
-		return
-	}
-	if s.told.SameButName(now) {
-		if s.told.age < now.age {
-			s.srv.params = s.told
-		} else {
-			s.told = now
-		}
-		return
-	}
-	var buf []byte
-	for _, p := range now.All() {
-		if v, ok := s.told.Get(p.Name); p.Name != "application_name" && (!ok || v != p.Value) {
-			buf = protocol.AppendParameterStatus(buf, p.Name, p.Value)
-			s.learn(p.Name, p.Value)
-		}
-	}
-	s.told = now
-	if len(buf) > 0 {
-		s.host.ToClient(buf)
-	}
-}
-
-// learn draws the consequences of a parameter for how statements are read.
-func (s *Session) learn(name, value string) {
-	switch name {
-	case "standard_conforming_strings":
-		s.state.StringsOff = value == "off"
-		s.judged = false // a statement that waits was read the other way
-	case "client_encoding":
-		s.state.UnsafeEncoding = !protocol.ClientEncodingSafe(value)
-	}
-}
-
-// roundTrip sends a statement of multipooler's own and makes the client wait
-// for its answer.
-func (s *Session) roundTrip(sql string) {
-	s.aligning = true
-	// Until the answer is known, nobody knows what is set.
-	s.wasDirty, s.srv.dirty = s.srv.dirty, true
-	s.srv.alignErr = nil
-	s.srv.unnamed = unnamedTag{} // a simple Query ends it
-	s.srv.led.push(entry{kind: replyQuery, how: align})
-	s.host.ToServer(protocol.AppendQuery(nil, sql))
-}
-
-// cleanName is an application_name as PostgreSQL takes it from a startup packet
-// (pg_clean_ascii): SET would refuse what is not valid in the encoding.
-func cleanName(name string) string {
-	clean := []byte(name)
-	for i, c := range clean {
-		if c < ' ' || c > '~' {
-			clean[i] = '?'
-		}
-	}
-	return string(clean)
-}
-
 // errNoTransactions is what a client in pool mode statement gets for BEGIN.
 var errNoTransactions = &protocol.Error{
 	Code: protocol.CodeFeatureNotSupported, Message: "transactions are not allowed in pool mode statement",
@@ -330,111 +207,6 @@ func (s *Session) forbids(v protocol.Verdict) bool {
 func (s *Session) refuseTransaction(p []byte) int {
 	s.Kill(EndStatementMode, errNoTransactions)
 	return len(p)
-}
-
-// lazyAppName sends the client's application_name in front of its statement,
-// in the same write, when the connection has another one.
-func (s *Session) lazyAppName() {
-	if s.srv.appName == s.state.AppName {
-		return
-	}
-	s.srv.appName = s.state.AppName
-	s.srv.unnamed = unnamedTag{} // a simple Query ends it
-	sql := []byte("RESET application_name")
-	if s.state.AppName != "" {
-		sql = protocol.AppendLiteral([]byte("SET application_name = "), s.state.AppName)
-	}
-	s.srv.led.push(entry{kind: replyQuery, how: swallow})
-	s.host.ToServer(protocol.AppendQuery(nil, string(sql)))
-}
-
-// Granted delivers the server connection that the session waited for.
-func (s *Session) Granted(srv *Server) {
-	s.waiting = false
-	if s.attach(srv) {
-		s.aligned()
-	}
-	s.afterClient()
-}
-
-// aligned: the server connection is ready for the client's own messages.
-func (s *Session) aligned() {
-	if s.state.Phase == PhaseLogin {
-		params := s.srv.params
-		s.host.Learned(params)
-		s.welcome(params)
-		return
-	}
-	s.expecting = true
-	s.host.Redeliver()
-}
-
-// Refused delivers the failure of the borrow that the session waited for: the
-// queue, a limit, the dial, the acquire timeout or a cancel.
-func (s *Session) Refused(err error) {
-	s.waiting = false
-	s.refusal = refused(err)
-	if s.state.Phase == PhaseLogin {
-		s.afterClient()
-		return
-	}
-	s.host.Redeliver()
-}
-
-// release gives the server connection back.
-func (s *Session) release(how Disposal) {
-	srv := s.srv
-	s.srv = nil
-	srv.sess = nil
-	srv.lastUser = s.state.ID
-	s.expecting = false
-	srv.dropping = true // of a message that is under way
-	srv.orphanBytes = 0
-	s.aligning, s.realigning, s.realignDue, s.custom, s.stalled, s.setting = false, false, false, false, false, false
-	s.retries = 0
-	s.pendingParses, s.overwritten = 0, false
-	s.pins &= PinMode
-	s.host.Release(srv, how)
-}
-
-// letGo says how the server connection is disposed of when the client goes.
-func (s *Session) letGo() {
-	if s.srv == nil {
-		return
-	}
-	how := Settle
-	if s.left > 0 && s.streaming != streamDrop {
-		s.srv.torn = true
-		how = Close
-	}
-	if s.pins&unresettable != 0 || s.custom {
-		how = Close
-	}
-	s.release(how)
-}
-
-// afterClient and afterServer run at the end of every event: they are where a
-// server connection is released, never in the middle of an event.
-func (s *Session) afterClient() {
-	if s.state.Phase == PhaseLogin && s.refusal != nil {
-		e := *s.refusal
-		s.refusal = nil
-		s.fail(EndLoginRefused, &e)
-		return
-	}
-	s.maybeRelease()
-}
-
-func (s *Session) maybeRelease() {
-	srv := s.srv
-	if srv == nil || s.aligning || s.expecting || s.pins != 0 || s.left > 0 || !srv.Quiet() || srv.status != protocol.TxIdle {
-		return
-	}
-	if srv.Reusable() {
-		s.release(Reuse)
-		return
-	}
-	s.release(Settle) // dirty without a pin: a failed RESET ALL for instance
 }
 
 // FromServer takes bytes of the server connection that the session holds.
@@ -464,128 +236,12 @@ func (s *Session) FromServer(p []byte) int {
 	return n
 }
 
-// alignmentAnswered: the round trip of attach or of a due realignment is over.
-func (s *Session) alignmentAnswered() {
-	srv := s.srv
-	again := s.realigning
-	s.aligning, s.realigning = false, false
-	if e := srv.alignErr; e != nil {
-		srv.alignErr = nil
-		srv.distrust("alignment failed: " + e.Code)
-		if again {
-			// The client's session cannot be made what it was.
-			s.release(Close)
-			s.fail(EndServerFatal, &protocol.Error{Severity: protocol.SeverityFatal, Code: e.Code, Message: e.Message, Detail: e.Detail, Hint: e.Hint})
-			return
-		}
-		s.release(Close)
-		s.Refused(e)
-		return
-	}
-	srv.settings = s.settings
-	srv.dirty = s.wasDirty
-	s.inform()
-	s.lazyAppName()
-	s.aligned()
-}
-
 // answered counts a ReadyForQuery that the client has asked for.
 func (s *Session) answered(status protocol.TxStatus) {
 	s.queries++
 	if status == protocol.TxIdle {
 		s.transactions++
 	}
-}
-
-// ServerEnded tells that the server connection of the session is gone.
-func (s *Session) ServerEnded(err error) { s.serverLost(err) }
-
-func (s *Session) serverLost(err error) {
-	srv := s.srv
-	if s.aligning && !s.realigning && srv.led.len() == 1 && s.retries < maxRetries {
-		// Nothing of the client's has been sent: another connection will do.
-		retries := s.retries
-		s.release(Close)
-		s.retries = retries + 1
-		if s.state.Phase == PhaseLogin {
-			s.borrowForLogin()
-			return
-		}
-		s.host.Redeliver()
-		return
-	}
-	if !s.aligning && s.pins == 0 && s.left == 0 && srv.Quiet() && srv.status == protocol.TxIdle {
-		// It is about to be given back, or was granted for a message that has
-		// not come yet.
-		s.release(Close)
-		s.host.Redeliver()
-		return
-	}
-	cutMessage := srv.left > 0 && !srv.dropping
-	fatal := srv.lastError
-	told := fatal != nil && !srv.fatalWithheld
-	s.release(Close)
-	switch {
-	case told:
-		s.end(EndServerFatal, fatal.Code+" "+fatal.Message)
-	case cutMessage:
-		// The client's stream ends inside a message: nothing can be added.
-		s.end(EndServerGone, err.Error())
-	case fatal != nil:
-		s.fail(EndServerFatal, fatal)
-	default:
-		s.fail(EndServerGone, &protocol.Error{
-			Severity: protocol.SeverityFatal, Code: "08006",
-			Message: "server connection ended unexpectedly",
-			Detail:  "The server closed the connection or it broke; what was running may or may not have been done.",
-		})
-	}
-}
-
-// Kill ends the session for a reason of multipooler's own: timeouts, drain, an
-// administrator. The error reaches the client unless it would cut a reply.
-func (s *Session) Kill(reason EndReason, e *protocol.Error) {
-	if s.state.Phase == PhaseEnded {
-		return
-	}
-	cut := s.srv != nil && (s.srv.left > 0 && !s.srv.dropping)
-	s.abandon()
-	if cut {
-		s.end(reason, e.Message)
-		return
-	}
-	s.fail(reason, e)
-}
-
-// ClientEnded tells that the client's connection is gone.
-func (s *Session) ClientEnded(err error) {
-	if s.state.Phase == PhaseEnded {
-		return
-	}
-	s.abandon()
-	s.end(EndClientGone, err.Error())
-}
-
-// abandon gives up the borrow and the server connection.
-func (s *Session) abandon() {
-	if s.waiting {
-		s.waiting = false
-		s.host.CancelBorrow()
-	}
-	s.letGo()
-}
-
-// fail sends a FATAL and ends the session.
-func (s *Session) fail(reason EndReason, e *protocol.Error) {
-	f := *e
-	f.Severity = protocol.SeverityFatal
-	s.host.ToClient(protocol.AppendErrorResponse(nil, &f))
-	s.end(reason, f.Code+" "+f.Message)
-}
-
-func (s *Session) end(reason EndReason, detail string) {
-	s.state.Phase = PhaseEnded
-	s.host.End(reason, detail)
 }
 
 // CancelWaiting cancels the borrow that the session waits for on behalf of its
@@ -609,26 +265,6 @@ func (s *Session) pin(p Pin) {
 		s.srv.dirty = true
 	}
 	s.host.Pinned(fresh)
-}
-
-// refused turns any error into what the client is told.
-func refused(err error) *protocol.Error {
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
-		c := *e
-		c.Severity = protocol.SeverityError
-		return &c
-	}
-	e := &protocol.Error{Severity: protocol.SeverityError, Code: "08006", Message: err.Error()}
-	if c, ok := err.(interface{ SQLState() string }); ok {
-		e.Code = c.SQLState()
-	}
-	if h, ok := err.(interface{ Hint() string }); ok {
-		e.Hint = h.Hint()
-	}
-	if d, ok := err.(interface{ Detail() string }); ok {
-		e.Detail = d.Detail()
-	}
-	return e
 }
 
 // AtBoundary tells whether the session can be ended without cutting work: it
