@@ -124,3 +124,40 @@ func TestAStartupParameterThatTheServerRefusesIsItsOwnErrorAtConnect(t *testing.
 		}
 	}
 }
+
+// RESET goes back to what the startup packet said, not to the server's default.
+func TestAResetGoesBackToTheStartupPacket(t *testing.T) {
+	in, s := front(t, slots(1))
+	params := []string{"options=-c work_mem=9MB -c DateStyle=German", "timezone=Asia/Tokyo", "application_name=mine"}
+	const look = "SELECT concat_ws(' ', current_setting('work_mem'), current_setting('DateStyle'), current_setting('TimeZone'), current_setting('application_name'))"
+	for _, script := range [][]string{
+		{"RESET ALL"},
+		{"DISCARD ALL"},
+		{"SET work_mem = '1MB'", "RESET work_mem"},
+		{"SET work_mem = '1MB'", "SET TimeZone = 'UTC'", "RESET ALL"},
+		{"SET work_mem = '1MB'", "DISCARD ALL"},
+		{"SET DateStyle = 'ISO'", "RESET DateStyle", "SET work_mem = '2MB'"},
+		{"BEGIN", "SET work_mem = '1MB'", "ROLLBACK"},
+		{"BEGIN", "RESET ALL", "COMMIT"},
+	} {
+		direct, pooled := connect(t, s.URL("app", "app", params...)), connect(t, in.URL("app", "app", params...))
+		do(t, direct, script...)
+		do(t, pooled, script...)
+		want := one(t, direct, look)
+		if got := one(t, pooled, look); got != want {
+			t.Errorf("after %q: %s, want %s", script, got, want)
+		}
+		got, told := reported(pooled), reported(direct)
+		delete(got, "application_name") // put back with the next statement, without a word
+		delete(told, "application_name")
+		if !maps.Equal(got, told) {
+			t.Errorf("after %q reported %v, want %v", script, got, told)
+		}
+		pooled.Close(t.Context())
+		plain := connect(t, in.URL("app", "app"))
+		if got := one(t, plain, look); got != "4MB ISO, MDY UTC" && got != "4MB ISO, MDY UTC " {
+			t.Errorf("after %q another client has %q", script, got)
+		}
+		plain.Close(t.Context())
+	}
+}
