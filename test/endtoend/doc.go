@@ -1,7 +1,7 @@
 // Package endtoend holds no code: its tests run real clients through the built
 // multipooler against a PostgreSQL of their own. One file is one subject:
 //
-//	psql_, pgbench_, pgdump_test.go
+//	psql_test.go       psql; pgbench_test.go and pgdump_test.go likewise
 //	pgx_test.go        pgx in all its modes
 //	psycopg_test.go    psycopg 3
 //	frontend_*.go      sockets, TLS, authentication, startup packets
