@@ -144,8 +144,19 @@ func (c *clientConn) Redeliver() { c.ec.Redeliver() }
 
 // Borrow implements session.Host.
 func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
+	c.since = c.w.now()
+	for {
+		sv, dead, err := c.borrow(class)
+		if !dead {
+			return sv, err
+		}
+	}
+}
+
+// borrow is one try. dead: what it got has ended, or has something to say that
+// its own loop has not come round to; it goes, and the next try gets another one.
+func (c *clientConn) borrow(class connpool.Class) (sv *session.Server, dead bool, err error) {
 	w := c.w
-	c.since = w.now()
 	ops := w.takeOps()
 	pl := w.takePlace()
 	pl.c = c // now: as soon as it is queued, any loop may read it
@@ -159,21 +170,26 @@ func (c *clientConn) Borrow(class connpool.Class) (*session.Server, error) {
 	}
 	w.run(ops)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if pc == nil {
 		c.armIn(w.p.config().Pool.AcquireTimeout)
-		return nil, nil
+		return nil, false, nil
 	}
 	sc := pc.Resource()
+	foreign := sc.ec.Loop() != w.loop
 	if err := w.loop.Adopt(sc.ec); err != nil {
 		w.lost(sc)
-		return nil, errServerGone
+		return nil, false, errServerGone
 	}
 	sc.w = w
+	if foreign && sc.ec.Peek() {
+		sc.terminate(closeServer)
+		return nil, true, nil
+	}
 	w.acquire.Observe(0)
 	c.lend(sc)
-	return sc.srv, nil
+	return sc.srv, false, nil
 }
 
 // lend makes sc the client's.

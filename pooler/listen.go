@@ -176,6 +176,8 @@ func (p *Pooler) accepted(fd int, from peer) {
 	if p.loggingIn.Add(1) > int64(most) {
 		p.loginOver()
 		p.stats.logins[loginTooMany].Add(1)
+		p.noisy.Info("login refused", zap.String("address", from.String()), zap.String("reason", "too many clients are logging in"),
+			zap.Int("max_unauthenticated_clients", most))
 		_ = writeAll(fd, protocol.AppendErrorResponse(nil, &protocol.Error{
 			Severity: protocol.SeverityFatal, Code: "53300",
 			Message: "too many clients are logging in",

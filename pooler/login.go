@@ -135,6 +135,7 @@ func (lg *login) startup(p []byte) int {
 // directTLS is TLS without an SSLRequest; it must negotiate ALPN.
 func (lg *login) directTLS(p []byte) int {
 	if lg.c.w.p.frontTLS.Mode() == certs.Disable || lg.c.peer.unix {
+		lg.c.w.p.noisy.Info("login refused", zap.Uint64("client", lg.c.id), zap.String("address", lg.c.peer.String()), zap.String("reason", "direct TLS, and TLS is off"))
 		lg.c.closeQuietly() // nothing that a TLS client would understand
 		return len(p)
 	}
@@ -398,7 +399,7 @@ func (lg *login) timeUp(int64) {
 }
 
 func (lg *login) ended(err error) {
-	lg.c.w.p.log.Debug("client went away during login", zap.Uint64("client", lg.c.id), zap.String("address", lg.c.peer.String()), zap.Error(err))
+	lg.c.w.p.noisy.Info("client went away during login", zap.Uint64("client", lg.c.id), zap.String("address", lg.c.peer.String()), zap.Error(err))
 	lg.c.closeQuietly()
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/multipooler/multipooler/admin"
 	"github.com/multipooler/multipooler/auth"
@@ -18,11 +19,16 @@ import (
 	"github.com/multipooler/multipooler/session"
 )
 
+// noisyLines is how many lines of one kind a second tell what goes on; more only
+// fill disks.
+const noisyLines = 10
+
 // Pooler is a running multipooler.
 type Pooler struct {
 	cfg        atomic.Pointer[config.Config]
 	log        *zap.Logger
-	highWater  int // backlog of a socket at which its source is not read any more; the loop resumes it below a quarter
+	noisy      *zap.Logger // for what strangers can cause at will: at most noisyLines of a kind a second, then one in a hundred
+	highWater  int         // backlog of a socket at which its source is not read any more; the loop resumes it below a quarter
 	workers    []*worker
 	targets    []*target
 	users      atomic.Pointer[auth.Userlist]
@@ -66,6 +72,9 @@ type Outcome struct {
 // New makes a Pooler; it binds nothing and starts nothing.
 func New(cfg *config.Config, version Version, log *zap.Logger) (*Pooler, error) {
 	p := &Pooler{log: log, loops: loops(cfg), highWater: int(cfg.HighWater), state: &admin.State{}, version: version, noClients: newEmptied(), servers: serverSet{empty: newEmptied()}}
+	p.noisy = log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, time.Second, noisyLines, 100)
+	}))
 	p.cfg.Store(cfg)
 	p.configLoaded.Store(time.Now().UnixMilli())
 	mode, err := certs.ParseMode(string(cfg.TLS.Mode))
