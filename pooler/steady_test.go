@@ -2,6 +2,7 @@ package pooler
 
 import (
 	"context"
+	"math"
 	"net"
 	"runtime"
 	"testing"
@@ -132,21 +133,27 @@ func TestWaitingForAServerConnectionDoesNotAllocate(t *testing.T) {
 	})
 }
 
+// wantNoAllocations counts the allocations of the whole process, so that it
+// judges the least of several batches: what a round allocates is in all of
+// them, what something else in the process allocates meanwhile is not.
 func wantNoAllocations(t *testing.T, round func()) {
 	t.Helper()
 	for range 200 {
 		round()
 	}
-	const rounds = 2000
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range rounds {
-		round()
+	const batches, rounds = 8, 400
+	least := math.Inf(1)
+	for range batches {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range rounds {
+			round()
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, float64(after.Mallocs-before.Mallocs)/rounds)
 	}
-	runtime.ReadMemStats(&after)
-	// Timers of the housekeeping allocate a little, so not exactly 0.
-	if perRound := float64(after.Mallocs-before.Mallocs) / rounds; perRound > 0.1 {
-		t.Errorf("got %.2f allocations per round, want 0", perRound)
+	if least > 0.1 {
+		t.Errorf("got at least %.2f allocations per round, want 0", least)
 	}
 }
 
