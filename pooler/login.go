@@ -370,7 +370,7 @@ func (lg *login) done() {
 		Host: c, Settings: settings,
 		State: session.State{
 			ID: c.id, User: route.user, Database: route.database, Mode: mode,
-			AppName: unique.Make(w.appName).Value(), Startup: settings.Pairs(), Minor: minorOf(s),
+			AppName: unique.Make(w.appName).Value(), Startup: settings.Pairs(), Minor: minorOf(s), TempPath: w.tempPath,
 			CancelPID: pid, CancelKey: key,
 		},
 	})

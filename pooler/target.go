@@ -124,6 +124,7 @@ type wishes struct {
 	appName  string
 	settings []session.Setting // can be aligned to
 	startup  []session.Setting // only a startup packet can say it
+	tempPath bool              // it says pg_temp somewhere
 }
 
 // readWishes sorts the startup parameters. options come first, so that the
@@ -145,6 +146,7 @@ func readWishes(s *protocol.Startup, mode session.Mode) wishes {
 	}
 	for _, o := range all {
 		special = special || serverOnly[strings.ToLower(o.Name)]
+		w.tempPath = w.tempPath || strings.Contains(strings.ToLower(o.Value), "pg_temp")
 	}
 	for _, o := range all {
 		switch {

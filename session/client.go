@@ -162,6 +162,7 @@ func (s *Session) query(p []byte, total int) int {
 		text = bytes.TrimSuffix(text, nul)
 	}
 	var sc protocol.Scanner
+	off := s.state.StringsOff
 	verdict := s.read(&sc, text, whole)
 	if s.forbids(verdict) && (s.srv == nil || !s.srv.batch) {
 		if s.srv != nil && !s.srv.led.empty() {
@@ -177,6 +178,9 @@ func (s *Session) query(p []byte, total int) int {
 		s.judged = whole
 		s.verdict = verdict
 		return 0
+	}
+	if off != s.state.StringsOff { // this server connection reads it the other way
+		verdict = s.read(&sc, text, whole)
 	}
 	s.forgetUnnamed()
 	s.over = !s.srv.batch

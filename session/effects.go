@@ -81,6 +81,9 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 	if v.Effects.Has(protocol.EffectSet | protocol.EffectSetLocal | resetting) {
 		s.setting = true
 	}
+	if s.state.TempPath || v.Effects.Has(protocol.EffectSetLocal) && (text == nil || namesTemp(text)) {
+		s.pin(PinTemp) // what is created without a schema may be temporary
+	}
 	if !v.Effects.Has(pinning) {
 		return
 	}
@@ -102,6 +105,12 @@ func (s *Session) apply(v protocol.Verdict, text []byte) {
 		s.realignDue = s.settings != nil
 	}
 	s.pin(p)
+}
+
+// namesTemp tells whether the text says pg_temp, also inside a string: in a
+// search_path it is what a CREATE TABLE without a schema goes to.
+func namesTemp[T ~string | ~[]byte](text T) bool {
+	return bytes.Contains(bytes.ToLower([]byte(text)), []byte("pg_temp"))
 }
 
 // queryEntry is the ledger entry of a simple Query.

@@ -93,6 +93,9 @@ func New(c Config) *Session {
 	if enc, ok := c.Settings.Lookup("client_encoding"); ok && s.told == nil {
 		s.learn("client_encoding", enc)
 	}
+	if path, _ := c.Settings.Lookup("search_path"); namesTemp(path) {
+		s.state.TempPath = true
+	}
 	s.state.AppName = cleanName(s.state.AppName)
 	if s.state.Mode == ModeSession {
 		s.pins = PinMode

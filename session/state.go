@@ -55,6 +55,8 @@ type State struct {
 	Told []Setting `json:"told,omitempty"`
 	// UnsafeEncoding: statements cannot be read in the client's encoding.
 	UnsafeEncoding bool `json:"unsafe_encoding,omitempty"`
+	// TempPath: the startup packet names pg_temp, which may be in a search_path.
+	TempPath bool `json:"temp_path,omitempty"`
 	// Left counts the bytes still to come of a message of which the session
 	// has taken the beginning; they are dropped.
 	Left int `json:"left,omitempty"`

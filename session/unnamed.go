@@ -34,6 +34,7 @@ func (s *Session) parse(p []byte, total int) int {
 		sql = rest
 	}
 	var sc protocol.Scanner
+	off := s.state.StringsOff
 	verdict := s.read(&sc, sql, complete || whole)
 	if s.forbids(verdict) && (s.srv == nil || s.srv.led.empty()) {
 		return s.refuseTransaction(p)
@@ -45,6 +46,9 @@ func (s *Session) parse(p []byte, total int) int {
 		s.judged = complete || whole
 		s.verdict = verdict
 		return 0
+	}
+	if off != s.state.StringsOff { // this server connection reads it the other way
+		verdict = s.read(&sc, sql, complete || whole)
 	}
 	s.foreignSequences(verdict, true)
 	s.use(verdict)

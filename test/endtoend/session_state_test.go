@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +93,61 @@ func pinReasons(tb testing.TB, console *pgx.Conn) string {
 		return ""
 	}
 	return fmt.Sprint(found[0]["reasons"])
+}
+
+// A fresh connection may have a role, that of ALTER ROLE or of its startup
+// packet; so must one that somebody has used.
+func TestTheRoleOfAFreshConnectionComesBack(t *testing.T) {
+	s := prepareLeaks(t)
+	in := before(t, s, slots(1), trusting)
+	const look = "SELECT current_user || ' ' || current_setting('role')"
+	check := func(why string, params ...string) {
+		t.Helper()
+		for _, script := range [][]string{{"SET work_mem = '1MB'"}, {"DISCARD ALL"}, {"SET ROLE none"}, {"LISTEN x", "DISCARD ALL"}} {
+			owner := connect(t, in.URL("app", "app", params...))
+			do(t, owner, script...)
+			owner.Close(t.Context())
+			other := connect(t, in.URL("app", "app", params...))
+			if got := one(t, other, look); got != "leak_role leak_role" {
+				t.Errorf("%s, after %q of another client: %s", why, script, got)
+			}
+			other.Close(t.Context())
+		}
+	}
+	check("startup packet", "role=leak_role")
+	s.Exec(t, "ALTER ROLE app SET role = 'leak_role'")
+	in = before(t, s, slots(1), trusting)
+	check("ALTER ROLE")
+}
+
+// A table goes to pg_temp also when only a search_path says so.
+func TestATableOfASearchPathIsNeverSeenByAnother(t *testing.T) {
+	s := prepareLeaks(t)
+	in := before(t, s, slots(1), trusting)
+	for _, c := range []struct {
+		params []string
+		sql    string
+	}{
+		{[]string{"search_path=pg_temp"}, "CREATE TABLE hidden (n int)"},
+		{[]string{"options=-csearch_path=pg_temp"}, "CREATE TABLE hidden (n int)"},
+		{[]string{"search_path=pg_temp", "role=leak_role"}, "CREATE TABLE hidden (n int)"},
+		{nil, "BEGIN; SET LOCAL search_path = 'pg_temp'; CREATE TABLE hidden (n int); COMMIT"},
+	} {
+		owner := loginRaw(t, in.Addr(), c.params...)
+		if got := owner.query(c.sql); strings.Contains(got, "E(") {
+			t.Fatalf("%s: %s", c.sql, got)
+		}
+		owner.conn.Close()
+		params := slices.DeleteFunc(slices.Clone(c.params), func(p string) bool { return !strings.HasPrefix(p, "role=") })
+		if len(params) > 0 {
+			params = c.params // such connections are shared with those who ask for the same
+		}
+		other := connect(t, in.URL("app", "app", params...))
+		if got := one(t, other, "SELECT coalesce(to_regclass('hidden')::text, '')"); got != "" {
+			t.Errorf("%v %s: another client sees the table", c.params, c.sql)
+		}
+		other.Close(t.Context())
+	}
 }
 
 func TestDiscardAllUnpins(t *testing.T) {
