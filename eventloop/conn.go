@@ -16,8 +16,9 @@ import (
 // own and other conns of that loop from within a call, including Close, Park,
 // GiveTo and Detach of the conn it is called for.
 type Handler interface {
-	// Received gets the kept remainder followed by new bytes and returns how
-	// many it is done with; the rest is kept and comes again in front of the
+	// Received gets the kept remainder followed by new bytes (none at all after
+	// an event on a parked conn that brought none) and returns how many it is
+	// done with; the rest is kept and comes again in front of the
 	// next bytes. p is valid until the return. A call that took the conn away
 	// from the loop settles the rest itself, see Conn.Consume; its return value
 	// is ignored.

@@ -35,7 +35,10 @@ func (l *Loop) dispatch(fd int, gen, events uint32) {
 		calls := l.calls
 		l.handle(c, events)
 		if l.calls == calls && l.mine(c) {
-			c.Park() // nothing for the handler
+			// Nothing for the handler, a session ticket for instance. But while
+			// the loop had the conn somebody's claim may have failed: the
+			// handler gives it back as it does after any other event.
+			l.deliver(c, c.keep.bytes(), c.keep)
 		}
 	case claimed:
 		l.mute(c, w)
