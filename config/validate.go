@@ -200,7 +200,7 @@ func (v *validator) serverTLS(t *Target, bad func(k, format string, args ...any)
 		bad("server_tls_mode", "verify-ca needs server_tls_ca (sslrootcert): with the system's roots anybody's certificate would do; use verify-full")
 	}
 	if t.ChannelBinding == "require" && s.Mode == TLSDisable {
-		bad("channel_binding", "require needs TLS to the server")
+		bad("channel_binding", "channel_binding=require needs TLS to the server, and server_tls_mode (sslmode) is disable")
 	}
 }
 

@@ -90,7 +90,7 @@ func (d *daemon) serve() exitCode {
 			ends++
 			switch ends {
 			case 1:
-				d.log.Info("draining", zap.Stringer("signal", s), zap.Duration("delay", d.cfg.Drain.Delay), zap.Duration("timeout", d.cfg.Drain.Timeout))
+				d.log.Info("signal received", zap.Stringer("signal", s))
 				stop(errSignal{s})
 			case 2:
 				d.log.Warn("second signal: cutting every session", zap.Stringer("signal", s))
