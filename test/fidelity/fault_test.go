@@ -157,7 +157,12 @@ func (l *lane) meet(t *testing.T, p *faultconn.Proxy, f faultconn.Fault, want ta
 	if f.Action == faultconn.Stall {
 		release := make(chan struct{})
 		f.Release = release
-		defer time.AfterFunc(stallTime, func() { close(release) }).Stop()
+		timer := time.AfterFunc(stallTime, func() { close(release) })
+		defer func() {
+			if timer.Stop() { // the conversation was over sooner: nothing may stay stalled behind it
+				close(release)
+			}
+		}()
 	}
 	next(p, f)
 	got, err := talk(l.url, conversation)
