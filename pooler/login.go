@@ -91,13 +91,7 @@ func (lg *login) startup(p []byte) int {
 	}
 	switch packet.Kind {
 	case protocol.StartupSSL:
-		if lg.sslSeen || lg.encrypt {
-			lg.refuse(protocol.UnsupportedProtocol(protocol.SSLRequestVersion))
-			return len(p)
-		}
-		lg.sslSeen = true
-		if len(p) > n {
-			lg.refuse(protocol.UnencryptedData(packet.Kind))
+		if !lg.mayAsk(&lg.sslSeen, protocol.SSLRequestVersion, packet.Kind, len(p) > n) {
 			return len(p)
 		}
 		if c.w.p.frontTLS.Mode() == certs.Disable || c.peer.unix {
@@ -107,13 +101,7 @@ func (lg *login) startup(p []byte) int {
 		lg.handshake([]byte{'S'}, nil, n)
 		return n
 	case protocol.StartupGSSENC:
-		if lg.gssSeen || lg.encrypt {
-			lg.refuse(protocol.UnsupportedProtocol(protocol.GSSENCRequestVersion))
-			return len(p)
-		}
-		lg.gssSeen = true
-		if len(p) > n {
-			lg.refuse(protocol.UnencryptedData(packet.Kind))
+		if !lg.mayAsk(&lg.gssSeen, protocol.GSSENCRequestVersion, packet.Kind, len(p) > n) {
 			return len(p)
 		}
 		c.ec.Write([]byte{'N'})
@@ -130,6 +118,21 @@ func (lg *login) startup(p []byte) int {
 	lg.taken = lg.before + n
 	lg.begin()
 	return n
+}
+
+// mayAsk judges a request for encryption: each kind once, in clear text, and
+// with nothing behind it. false: it has been refused.
+func (lg *login) mayAsk(seen *bool, version protocol.ProtocolVersion, kind protocol.StartupKind, more bool) bool {
+	if *seen || lg.encrypt {
+		lg.refuse(protocol.UnsupportedProtocol(version))
+		return false
+	}
+	*seen = true
+	if more {
+		lg.refuse(protocol.UnencryptedData(kind))
+		return false
+	}
+	return true
 }
 
 // directTLS is TLS without an SSLRequest; it must negotiate ALPN.

@@ -154,9 +154,6 @@ func (s *Session) Detachable() (State, bool) {
 	return st, true
 }
 
-// SetHost changes who executes what the session asks for: it has been moved.
-func (s *Session) SetHost(h Host) { s.host = h }
-
 // Start answers the login. known are the parameters that a server connection
 // with the session's settings reports; nil when nobody has seen one yet: then
 // the session borrows one to learn them.
